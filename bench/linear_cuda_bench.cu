@@ -34,7 +34,7 @@ Shape shapes[] = {{"qkv", 6144, 4096, ops::EndKind::kStore, DType::kF32},
                   {"gate_up", 24576, 4096, ops::EndKind::kSwiGlu, DType::kBF16},
                   {"down", 4096, 12288, ops::EndKind::kAdd, DType::kF32}};
 
-// Of one rank of a tensor-parallel group.
+// The shapes become those of one rank of a tensor-parallel group.
 void divide_shapes(int ranks) {
   for (Shape& s : shapes) (s.kind == ops::EndKind::kAdd ? s.k : s.n) /= ranks;
 }

@@ -421,7 +421,7 @@ TEST_P(CudaGroup, ProductsThatSendMakeTheSameSums) {
   struct Shape {
     int64_t n, k;
   };
-  // Of one and two slices of k. On a GPU in common all ranks' products, and those that are there early, must have room.
+  // One slice of k and two. On a GPU in common all ranks' products, and those that are there early, must have room.
   const std::vector<Shape> shapes =
       share ? std::vector<Shape>{{256, 1024}, {256, 512}} : std::vector<Shape>{{4096, 2048}, {2048, 512}};
   for (const auto& [n, k] : shapes) {

@@ -474,7 +474,7 @@ std::optional<ApiError> BatchService::make_room(const Batch& batch) {
   }
   const Kept& own = kept[batch.owner];
   const auto is_full = [&] { return all.records + 1 > most || all.bytes + bytes > kMaxBatchRecordBytes; };
-  // Of several owners one keeps no more than is left for the others.
+  // Where there are several owners, one keeps no more than is left for the others.
   const auto has_share = [&] {
     return !shared ||
            (all.records + own.records + 2 <= most && all.bytes + own.bytes + 2 * bytes <= kMaxBatchRecordBytes);

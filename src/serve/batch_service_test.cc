@@ -52,6 +52,20 @@ class BatchServiceTest : public ::testing::Test {
     about.purpose = "batch";
     return std::get<StoredFile>(writer->keep(about));
   }
+  // A batch of each file, which fails, in a store that has room for three of them. Their ids.
+  std::vector<std::string> fail_in_turn(const std::vector<StoredFile>& files) {
+    std::vector<std::string> ids;
+    for (const StoredFile& file : files) {
+      start([](const HttpRequest&, const std::string&, const std::function<void()>&,
+               const std::atomic<bool>*) -> BatchReply { return done(); });
+      ids.push_back(std::get<Batch>(create(file)).id);
+      EXPECT_EQ(wait_for_end(file.owner, ids.back()).status, BatchStatus::kFailed);
+      service_.reset();  // its runner has let go of it
+      store_.reset();
+      open({.max_files = 3});
+    }
+    return ids;
+  }
   ApiResult<Batch> create(const StoredFile& file, const std::string& metadata = "null") {
     HttpRequest request{"POST", "/v1/batches", "application/json",
                         R"({"input_file_id":")" + file.id +
@@ -332,16 +346,7 @@ TEST_F(BatchServiceTest, LinesAreOfTheClientThatMadeTheBatch) {
 TEST_F(BatchServiceTest, AnOwnersNewBatchPushesOutItsOwnFirst) {
   open({.max_files = 3});
   const StoredFile of_one = upload("one", "no request"), of_two = upload("two", "no request");
-  std::vector<std::string> ids;
-  for (const StoredFile& file : {of_two, of_one, of_one, of_one}) {
-    start([](const HttpRequest&, const std::string&, const std::function<void()>&,
-             const std::atomic<bool>*) -> BatchReply { return done(); });
-    ids.push_back(std::get<Batch>(create(file)).id);
-    EXPECT_EQ(wait_for_end(file.owner, ids.back()).status, BatchStatus::kFailed);
-    service_.reset();  // its runner has let go of it
-    store_.reset();
-    open({.max_files = 3});
-  }
+  const std::vector<std::string> ids = fail_in_turn({of_two, of_one, of_one, of_one});
   EXPECT_TRUE(service_->find("two", ids[0]));
   EXPECT_FALSE(service_->find("one", ids[1]));
   EXPECT_TRUE(service_->find("one", ids[3]));
@@ -350,16 +355,7 @@ TEST_F(BatchServiceTest, AnOwnersNewBatchPushesOutItsOwnFirst) {
 TEST_F(BatchServiceTest, AnOwnerWhoKeepsMoreMakesRoom) {
   open({.max_files = 3});
   const StoredFile of_one = upload("one", "no request"), of_two = upload("two", "no request");
-  std::vector<std::string> ids;
-  for (const StoredFile& file : {of_one, of_one, of_one, of_two}) {
-    start([](const HttpRequest&, const std::string&, const std::function<void()>&,
-             const std::atomic<bool>*) -> BatchReply { return done(); });
-    ids.push_back(std::get<Batch>(create(file)).id);
-    wait_for_end(file.owner, ids.back());
-    service_.reset();  // its runner has let go of it
-    store_.reset();
-    open({.max_files = 3});
-  }
+  const std::vector<std::string> ids = fail_in_turn({of_one, of_one, of_one, of_two});
   EXPECT_FALSE(service_->find("one", ids[0]));
   EXPECT_TRUE(service_->find("one", ids[1]));
   EXPECT_TRUE(service_->find("two", ids[3]));

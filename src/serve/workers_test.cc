@@ -59,7 +59,7 @@ TEST(Workers, NobodyTakesAllThreadsOfALane) {
   }
 }
 
-// Of two that one end made room for, the thread that ended takes one; the others had found nothing before.
+// An end makes room for two: the thread that ended takes one, and the others had found nothing before.
 TEST(Workers, AnEndThatMakesRoomForTwoStartsBoth) {
   Workers workers({2, 2, 2, 2});
   for (const auto lane : kLanes) {
