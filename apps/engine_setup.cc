@@ -28,6 +28,15 @@ std::string cost_cache_dir(const EngineFlags& flags) {
   return home.empty() ? "" : home + "/volley";
 }
 
+// This program, with its own arguments: what they mean is the same there.
+std::vector<std::string> device_command() {
+  std::vector<std::string> command = {"/proc/self/exe"};
+  const std::vector<std::string> arguments = process_arguments();
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  command.push_back("--compute-for");
+  return command;
+}
+
 // What keeps a folder from being a model's; empty if nothing that can be seen from outside.
 std::string folder_problem(const std::string& dir) {
   namespace fs = std::filesystem;
@@ -96,6 +105,7 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
   }
   options.speculation = flags.speculation.value_or(has_drafter ? Speculation::kOn : Speculation::kOff);
   options.cost_cache_dir = cost_cache_dir(flags);
+  if (options.restart_on_device_error) options.device_command = device_command();
   if (!flags.simulations.empty()) {
     options.simulate_acceptance = flags.simulations.front().of(0);
     options.simulate_acceptance->confidence_odds = flags.confidence_odds;

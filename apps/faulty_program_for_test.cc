@@ -1,5 +1,5 @@
 // The program with a device that goes wrong when a signal says so, to test the process: after SIGUSR1 its next piece of
-// work fails, once; after SIGUSR2 it hangs for good. Until the first of them its work is slow: what a test
+// work fails, once; after SIGUSR2 it hangs for good. Until the first of them, or SIGCONT, its work is slow: what a test
 // has asked for is not over before its signal comes.
 #include <signal.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ std::atomic<int> g_signal{0};
 std::atomic<bool> g_slow{true};
 
 void on_signal(int signal) {
-  g_signal = signal;
+  if (signal != SIGCONT) g_signal = signal;
   g_slow = false;
 }
 
@@ -34,8 +34,7 @@ void before_work() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  ::signal(SIGUSR1, on_signal);
-  ::signal(SIGUSR2, on_signal);
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGCONT}) ::signal(signal, on_signal);
   const std::function<void()> hook = before_work;
   volley::set_work_hook(&hook);
   return volley_main(argc, argv);

@@ -185,7 +185,9 @@ GroupOfHelp::GroupOfHelp(CLI::App* app, std::string name)
 
 GroupOfHelp::~GroupOfHelp() {
   const auto options = app_->get_options();
-  for (size_t i = first_; i < options.size(); ++i) options[i]->group(name_);
+  for (size_t i = first_; i < options.size(); ++i) {
+    if (!options[i]->get_group().empty()) options[i]->group(name_);  // else it is not shown
+  }
 }
 
 VerifyPolicy verify_option(const std::string& text) {
@@ -394,8 +396,11 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
                   "[1800; on CUDA 4 and more for what it computes, with --nnodes 60]")
       ->check(between(0, 1e6, "a number of seconds from 0 to 1000000"))
       ->type_name("SECONDS");
-  app->add_flag("--restart-on-device-error", base.restart_on_device_error,
-                "CPU: after a fault of the device load the models again and go on with every request");
+  app->add_flag(
+      "--restart-on-device-error", base.restart_on_device_error,
+      "compute in a process of its own; when the device fails or hangs, or that process ends, load the models "
+      "again and go on with every request");
+  app->add_option("--compute-for", flags->compute_for)->group("");  // of that process: no user's
   app->add_option("--grammar-compile-timeout-ms", base.grammar_compile_timeout_ms,
                   "milliseconds that compiling one grammar may take [2000]")
       ->check(between(1, 3'600'000, "milliseconds from 1 to 3600000"));

@@ -209,7 +209,8 @@ std::vector<const CLI::Option*> options_of(const CLI::App& app) {
   std::vector<const CLI::Option*> found;
   for (const CLI::Option* option : app.get_options()) {
     const bool asks = option == app.get_help_ptr() || option->check_name("--version");
-    if (!asks && !option->get_lnames().empty()) found.push_back(option);
+    const bool is_shown = !option->get_group().empty();
+    if (!asks && is_shown && !option->get_lnames().empty()) found.push_back(option);
   }
   for (const CLI::App* group : app.get_subcommands({})) {  // groups of options have no name
     if (!group->get_name().empty()) continue;

@@ -8,6 +8,8 @@
 
 #include <array>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
@@ -65,6 +67,14 @@ class ServeProcess {
                : 0;
   }
   void signal(int number) const { ::kill(pid_, number); }
+  // The process that it started; -1: none.
+  pid_t child() const {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task")) {
+      std::ifstream children(task.path() / "children");
+      if (pid_t pid = 0; children >> pid) return pid;
+    }
+    return -1;
+  }
   // All that it writes there, until it has ended.
   std::string errors() const {
     std::string text;
@@ -177,29 +187,56 @@ TEST(ServeProcess, ADeviceThatHangsWhileItEndsIsSaid) {
 
 // The same text as without the fault, in one stream.
 TEST(ServeProcess, ADeviceThatFailsIsMadeAnewWhereThatIsWanted) {
-  ServeProcess process({"--threads", "2", "--restart-on-device-error"}, VOLLEY_FAULTY_PROGRAM);
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGKILL}) {
+    ServeProcess process({"--threads", "2", "--step-timeout", "2", "--restart-on-device-error"}, VOLLEY_FAULTY_PROGRAM);
+    const uint16_t port = process.port();
+    ASSERT_NE(port, 0);
+    Client client(port);
+    const auto restarts = [&] {
+      const auto metrics = Client(port).get("/metrics");
+      return metrics && metrics->body.find("device_restarts_total{model_name=\"pocket\"} 1") != std::string::npos;
+    };
+    const auto ask = [&](bool fault) {
+      EXPECT_TRUE(client.send(Client::post_text(kPath, kLong)));
+      EXPECT_TRUE(client.wait_for("data: "));
+      if (fault) {
+        EXPECT_EQ(::kill(process.child(), signal), 0);
+        EXPECT_TRUE(eventually(restarts));
+        EXPECT_EQ(::kill(process.child(), SIGCONT), 0);
+      }
+      const auto answer = client.receive();
+      std::string text;
+      if (!answer) return text;
+      for (const std::string& event : stream_events(answer->body)) {
+        if (event != "[DONE]") text += nlohmann::json::parse(event).at("choices").at(0).at("text").get<std::string>();
+      }
+      return text;
+    };
+    const std::string with = ask(true), without = ask(false);
+    EXPECT_GT(without.size(), 1500u);
+    EXPECT_EQ(with, without);
+    EXPECT_TRUE(restarts());
+    const pid_t child = process.child();
+    process.signal(SIGTERM);
+    EXPECT_EQ(process.status(), 0);
+    EXPECT_NE(::kill(child, 0), 0) << "it is left behind";
+  }
+}
+
+// Whoever stops a service sends the signal to all of its processes.
+TEST(ServeProcess, ASignalToAllProcessesLetsRequestsEnd) {
+  ServeProcess process({"--threads", "2", "--restart-on-device-error"});
   const uint16_t port = process.port();
   ASSERT_NE(port, 0);
   Client client(port);
-  const auto ask = [&](bool fault) {
-    EXPECT_TRUE(client.send(Client::post_text(kPath, kLong)));
-    EXPECT_TRUE(client.wait_for("data: "));
-    if (fault) process.signal(SIGUSR1);
-    const auto answer = client.receive();
-    std::string text;
-    if (!answer) return text;
-    for (const std::string& event : stream_events(answer->body)) {
-      if (event != "[DONE]") text += nlohmann::json::parse(event).at("choices").at(0).at("text").get<std::string>();
-    }
-    return text;
-  };
-  const std::string with = ask(true), without = ask(false);
-  EXPECT_GT(without.size(), 1500u);
-  EXPECT_EQ(with, without);
-  const auto metrics = client.get("/metrics");
-  ASSERT_TRUE(metrics);
-  EXPECT_NE(metrics->body.find("volley:device_restarts_total{model_name=\"pocket\"} 1"), std::string::npos);
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kLong)));
+  ASSERT_TRUE(client.wait_for("data: "));
+  ::kill(process.child(), SIGTERM);
   process.signal(SIGTERM);
+  const auto answer = client.receive();
+  ASSERT_TRUE(answer) << "the stream has no end";
+  EXPECT_EQ(stream_events(answer->body).back(), "[DONE]");
+  EXPECT_EQ(answer->body.find("\"error\""), std::string::npos);
   EXPECT_EQ(process.status(), 0);
 }
 

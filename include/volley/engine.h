@@ -149,9 +149,14 @@ struct EngineOptions {
   // twice grammar_mask_timeout_ms and the time of its arithmetic at 5 TFLOP/s (0.5 with fp32), with several nodes and
   // where replicas share the experts 60. Time in which the process is stopped does not count.
   int step_timeout_s = -1;
-  // CPU: after a fault of the device the models are loaded again, and every request goes on where it was, with the same
-  // tokens. A second fault within a minute, and a device that hangs, end the engine all the same.
+  // The device's work runs in a process of its own, for each replica one. After a fault of the device, one that hangs,
+  // and an end of that process, the models are loaded again, and every request goes on where it was, with the same
+  // tokens. A second time within a minute ends the engine all the same. On GPUs nothing else in this process may use
+  // CUDA: what it has there is given back before the other one starts.
   bool restart_on_device_error = false;
+  // REQUIRED for that: a program and its arguments, which calls compute() with these options. Behind them comes the
+  // number of a descriptor.
+  std::vector<std::string> device_command;
   // The device failed or hangs, in a sentence: every request has had its last event, with kUnavailable, and submit()
   // answers so from now on; while the engine's destructor runs, requests of other replicas may still end. Called once,
   // on a thread of the engine's: must return fast, must not throw, may call nothing of the engine. Where the device
@@ -411,6 +416,10 @@ class Engine {
   // on_device_failure hears. `started`, unless empty: called when all nodes have met and the models are loaded.
   static Status follow(const EngineOptions& options, const Progress& progress = {},
                        const std::function<void()>& started = {});
+  // For a process that was started by restart_on_device_error: has the device for that engine, on this thread, until it
+  // ends. The descriptor is compute()'s from then on. Errors as create(); the engine hears of them. Where the engine's
+  // process is gone this one ends at once, with status 1.
+  static Status compute(const EngineOptions& options, int descriptor);
   virtual ~Engine() = default;  // cancels what runs: every request still gets its last event
 
   // Checks and queues a request. If it returns an id, `sink` gets events until the one with `finish`, the first of them

@@ -155,6 +155,9 @@ struct GpuFacts {
   GpuInfo info;
 };
 Result<GpuFacts> examine_cuda_device(int ordinal);
+// Gives back what this process has of it, where it has any: for another process to find the GPU as it was. Whatever of
+// it is still used here can only be destroyed.
+void release_cuda_device(int ordinal);
 
 // The cores this process may run on (affinity mask and cgroup quota), at least 1.
 int usable_cores();

@@ -13,7 +13,7 @@ namespace {
 class Companions {
  public:
   // Throws std::system_error.
-  Companions(std::span<Replica* const> replicas, size_t alone)
+  Companions(std::span<Executor* const> replicas, size_t alone)
       : lockstep_(*replicas[alone]->lockstep().with), alone_(static_cast<int>(alone)), failures_(replicas.size()) {
     for (int i = 0; i < lockstep_.replicas(); ++i) {
       if (i != alone_) lockstep_.leave(i);
@@ -47,7 +47,7 @@ class Companions {
   }
 
  private:
-  void run(size_t index, Replica& replica) {
+  void run(size_t index, Executor& replica) {
     const int number = static_cast<int>(index);
     try {
       replica.attach_thread();
@@ -66,7 +66,7 @@ class Companions {
 
 }  // namespace
 
-Status with_companions(std::span<Replica* const> replicas, size_t index, const std::function<Status()>& f) {
+Status with_companions(std::span<Executor* const> replicas, size_t index, const std::function<Status()>& f) {
   if (!replicas[index]->lockstep()) return f();
   std::optional<Companions> companions;
   try {

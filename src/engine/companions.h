@@ -4,7 +4,7 @@
 #include <functional>
 #include <span>
 
-#include "engine/replica.h"
+#include "engine/executor.h"
 
 namespace volley::engine {
 
@@ -12,6 +12,6 @@ namespace volley::engine {
 // passes. Nothing but f() where they are not in lockstep. Errors are f()'s; kResourceExhausted where the system gives
 // no more threads. Throws what f() or a companion threw; the replicas can then only be destroyed. REQUIRES: none has a
 // worker.
-Status with_companions(std::span<Replica* const> replicas, size_t index, const std::function<Status()>& f);
+Status with_companions(std::span<Executor* const> replicas, size_t index, const std::function<Status()>& f);
 
 }  // namespace volley::engine

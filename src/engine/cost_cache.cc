@@ -123,6 +123,7 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
       << models.ranks << (models.nodes > 1 ? "/" + std::to_string(models.nodes) : "") << processor() << "\n";
   if (models.parts > models.ranks) key << "layers in " << models.parts << " parts\n";
   if (models.expert_replicas > 1) key << "experts of " << models.expert_replicas << " replicas\n";
+  if (options.restart_on_device_error) key << "in a process of its own\n";
   const model::Decoder& target = models.target.decoder;
   describe(key, "target", target, model::params(target), models.target_numerics);
   if (models.draft) {

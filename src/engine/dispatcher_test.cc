@@ -31,12 +31,10 @@ class Replicas : public WorkerTest {
   void make(size_t count, bool restarts, int32_t max_queue = 64) {
     std::vector<WorkerParts> parts;
     for (size_t i = 0; i < count; ++i) {
-      parts.push_back(make_parts(
-          plain_options(),
-          [this, i](std::unique_ptr<Device> device, int) -> std::unique_ptr<Device> {
+      parts.push_back(
+          make_parts(plain_options(), [this, i](std::unique_ptr<Device> device, int) -> std::unique_ptr<Device> {
             return std::make_unique<FaultyDevice>(std::move(device), i == 0 ? &before_first_ : &before_others_);
-          },
-          shared_target_));
+          }));
       parts.back().scheduler.cache_events = true;
       parts.back().remake = restarts ? slow_remake(parts.back().remake) : nullptr;
       parts.back().least_between_faults_s = 0;
@@ -59,8 +57,8 @@ class Replicas : public WorkerTest {
     dispatcher_ = std::make_unique<Dispatcher>(std::move(parts), std::move(config));
   }
 
-  std::function<Result<std::unique_ptr<Replica>>()> slow_remake(
-      std::function<Result<std::unique_ptr<Replica>>()> remake) {
+  std::function<Result<std::unique_ptr<Executor>>()> slow_remake(
+      std::function<Result<std::unique_ptr<Executor>>()> remake) {
     return [this, remake = std::move(remake)] {
       remaking_ = true;
       gone_on_.wait();
@@ -116,8 +114,7 @@ class Replicas : public WorkerTest {
     return failures_;
   }
 
-  std::shared_ptr<SharedTarget> shared_target_;  // of the replicas that make() makes; null: each has its own
-  double step_timeout_s_ = 0;                    // of what make() makes
+  double step_timeout_s_ = 0;  // of what make() makes
   std::atomic<bool> fails_ = false, hangs_ = false, stands_ = false, remaking_ = false, released_ = false;
   std::atomic<int> standing_ = 0, ended_ = 0;
   std::promise<void> release_;
@@ -305,55 +302,11 @@ TEST_F(Replicas, TheTargetIsLoadedOnceWhereTheyShareMemory) {
   first = load_one();
   EXPECT_EQ(first.target, second.target);
   EXPECT_EQ(models->shared_target->loads(), 1);
-  // After a fault it is another one, loaded once for all who fault with the old one.
-  models->shared_target->distrust(first.target);
-  first = {};
-  first = load_one();
-  EXPECT_NE(first.target, second.target);
-  EXPECT_EQ(models->shared_target->loads(), 2);
-  models->shared_target->distrust(second.target);
-  second = {};
-  second = load_one();
-  EXPECT_EQ(first.target, second.target);
-  EXPECT_EQ(models->shared_target->loads(), 2);
-  // Where there is no memory for both, or the files cannot be read any more, they go on with what there is.
-  const auto fails = [&]() -> Result<std::unique_ptr<model::Network>> { return internal_error("cannot be read"); };
-  for (const bool fits : {false, true}) {
-    models->shared_target->distrust(first.target);
-    const auto same = models->shared_target->get(fails, [&] { return fits; });
-    ASSERT_TRUE(same.ok());
-    EXPECT_EQ(*same, first.target);
-  }
-  EXPECT_EQ(models->shared_target->loads(), 2);
-  EXPECT_FALSE(SharedTarget().get(fails, [] { return true; }).ok()) << "nobody has any";
+  const auto fails = []() -> Result<std::unique_ptr<model::Network>> { return internal_error("cannot be read"); };
+  EXPECT_FALSE(SharedTarget().get(fails).ok()) << "nobody has any";
   models->shared_target = nullptr;
   const LoadedModels own = load_one();
   EXPECT_NE(own.target, second.target);
-}
-
-// Weights that all have may be what was wrong.
-TEST_F(Replicas, WhoStartsOverDoesNotGetTheWeightsItFaultedWith) {
-  shared_target_ = std::make_shared<SharedTarget>();
-  make(2, true);
-  EXPECT_EQ(shared_target_->loads(), 1);
-  go_on();
-  std::vector<std::vector<TokenId>> expected;
-  for (int i = 0; i < 6; ++i) {
-    Open open = submit(numbered(i));
-    EXPECT_EQ(wait(open).reason, FinishReason::kLength);
-    expected.push_back(*open.tokens);
-  }
-  for (int fault = 1; fault <= 2; ++fault) {
-    fails_ = true;
-    std::vector<Open> open;
-    for (int i = 0; i < 6; ++i) open.push_back(submit(numbered(i)));
-    for (size_t i = 0; i < open.size(); ++i) {
-      EXPECT_EQ(wait(open[i]).reason, FinishReason::kLength);
-      EXPECT_EQ(*open[i].tokens, expected[i]) << i;
-    }
-    until([&] { return dispatcher_->stats().device_restarts == fault; });
-    EXPECT_EQ(shared_target_->loads(), 1 + fault);
-  }
 }
 
 TEST(StatsSum, AddsUp) {

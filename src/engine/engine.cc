@@ -11,6 +11,7 @@
 #include "device/fault.h"
 #include "engine/companions.h"
 #include "engine/cost_cache.h"
+#include "engine/device_process.h"
 #include "engine/dispatcher.h"
 #include "engine/models.h"
 #include "engine/node_setup.h"
@@ -126,7 +127,7 @@ class EngineImpl final : public Engine {
   Dispatcher dispatcher_;
 };
 
-EngineInfo describe(const ResolvedModels& models, const Replica& replica) {
+EngineInfo describe(const ResolvedModels& models, const Executor& replica) {
   EngineInfo info;
   info.architecture = models.target.architecture;
   const bool cpu = models.device.kind == DeviceKind::kCpu;
@@ -185,11 +186,36 @@ struct ReplicaParts {
   EngineInfo info;
 };
 
-Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const ResolvedModels& models,
+Result<std::unique_ptr<Executor>> start_process(const EngineOptions& options, const ResolvedModels& models,
+                                                const nodes::Assignment& assignment, const Progress& progress) {
+  VOLLEY_ASSIGN(std::unique_ptr<Executor> process, DeviceProcess::start(options, models, assignment, progress));
+  return process;
+}
+
+// For an engine that runs, whose requests hear of it.
+Result<std::unique_ptr<Executor>> start_process_again(const EngineOptions& options, const ResolvedModels& models,
+                                                      const nodes::Assignment& assignment) {
+  try {
+    return start_process(options, models, assignment, {});
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::kUnavailable, "There is no memory to load the models again."};
+  }
+}
+
+// replica: its number.
+Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const ResolvedModels& models, int replica,
                                         const TextModels& text, const Progress& progress, nodes::Links links) {
   ReplicaParts made;
   WorkerParts& parts = made.worker;
-  VOLLEY_ASSIGN(parts.replica, Replica::create(options, models, progress, {}, std::move(links)));
+  if (options.restart_on_device_error) {
+    VOLLEY_ASSIGN(nodes::Assignment assignment, DeviceProcess::assignment(options, models, replica));
+    VOLLEY_ASSIGN(parts.replica, start_process(options, models, assignment, progress));
+    parts.remake = [options, models, assignment = std::move(assignment)] {
+      return start_process_again(options, models, assignment);
+    };
+  } else {
+    VOLLEY_ASSIGN(parts.replica, Replica::create(options, models, progress, {}, std::move(links)));
+  }
   made.info = describe(models, *parts.replica);
   parts.tokenizer = text.tokenizer;
   parts.eos_ids = models.target.eos_ids;
@@ -198,16 +224,13 @@ Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const Reso
   parts.verify = options.verify;
   parts.simulate_acceptance = options.simulate_acceptance;
   parts.step_timeout = step_timeout(options, models);
-  if (options.restart_on_device_error) {
-    parts.remake = [options, models] { return make_replica(options, models, {}); };
-  }
   if (models.draft) parts.drafter = {spec::has_windows(models.draft->facts()), models.draft_quantised()};
   return made;
 }
 
 // What a step of replicas[index] costs, where that is asked for. costs: measured by replicas before this one, by their
 // keys.
-Status measure_costs(const EngineOptions& options, const ResolvedModels& models, std::span<Replica* const> replicas,
+Status measure_costs(const EngineOptions& options, const ResolvedModels& models, std::span<Executor* const> replicas,
                      size_t index, ReplicaParts& made, std::map<std::string, spec::CostModel>& costs,
                      const Progress& progress) {
   if (!models.draft || options.verify.kind != VerifyPolicy::Kind::kAuto) return {};
@@ -299,6 +322,16 @@ std::vector<EngineOptions> made_alike(const std::vector<EngineOptions>& replicas
   return alike;
 }
 
+// To the processes that have them from then on.
+void leave_gpus(const std::vector<ResolvedModels>& models) {
+  for (const ResolvedModels& replica : models) {
+    if (replica.device.kind == DeviceKind::kCpu) continue;
+    for (int rank = 0; rank < replica.local_ranks(); ++rank) {
+      release_cuda_device(device_of_rank(replica.device, rank).ordinal);
+    }
+  }
+}
+
 // All replicas are planned before any takes memory.
 Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, const Progress& progress) {
   if (options.nnodes > 1 && options.node_rank > 0) {
@@ -310,6 +343,9 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
   if (auto alike = made_alike(replicas, models); !alike.empty()) {
     replicas = std::move(alike);
     VOLLEY_ASSIGN(models, resolve_replicas(replicas));
+  }
+  if (options.restart_on_device_error && options.device_command.empty()) {
+    return invalid_argument("restart_on_device_error needs device_command: a program that computes.");
   }
   if (auto warning = too_few_threads(options, models.front().device.kind)) {
     models.front().warnings.push_back(std::move(*warning));
@@ -325,10 +361,11 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
     VOLLEY_ASSIGN(links, meet_nodes(options, models.front()));
   }
   VOLLEY_RETURN_IF_ERROR(join_in_lockstep(models));
+  if (options.restart_on_device_error) leave_gpus(models);
   std::vector<ReplicaParts> made;
-  std::vector<Replica*> made_replicas;
+  std::vector<Executor*> made_replicas;
   for (size_t i = 0; i < replicas.size(); ++i) {
-    VOLLEY_ASSIGN(ReplicaParts parts, make_replica_parts(replicas[i], models[i], text,
+    VOLLEY_ASSIGN(ReplicaParts parts, make_replica_parts(replicas[i], models[i], static_cast<int>(i), text,
                                                          part_of(progress, i, replicas.size()), std::move(links)));
     made_replicas.push_back(parts.worker.replica.get());
     made.push_back(std::move(parts));

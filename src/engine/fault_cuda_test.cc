@@ -140,7 +140,13 @@ class CudaFaultAtTheStart : public CudaFault {
     const auto models = resolve_models(options);
     VOLLEY_CHECK_MSG(models.ok(), models.ok() ? "" : models.error().message);
     cuda::inject(fault, n);
-    auto made = make_replica(options, *models, {});
+    auto made = [&]() -> Result<std::unique_ptr<Replica>> {
+      try {
+        return Replica::create(options, *models, {});
+      } catch (const DeviceFault& thrown) {
+        return Error{ErrorCode::kUnavailable, thrown.what()};
+      }
+    }();
     calls_ = cuda::calls();
     cuda::inject_no_longer();
     return made;

@@ -2,8 +2,10 @@
 
 #include <volley/engine.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <new>
 #include <optional>
@@ -38,13 +40,15 @@ Error out_of_turn(const std::string& what) {
 // One call after the other. An error is node 0's, or means that it is gone.
 class Replay {
  public:
-  // on_hang: a call does not end within `timeout`, not even after node 0 is gone. On a thread of its own.
-  Replay(nodes::Follower& follower, Replica& replica, int32_t slots, Watchdog::Seconds timeout,
+  // brings_results: it computes for an engine that has no ranks. on_hang: a call does not end within `timeout`, not
+  // even after node 0 is gone. On a thread of its own.
+  Replay(nodes::Follower& follower, Replica& replica, int32_t slots, bool brings_results, Watchdog::Seconds timeout,
          std::function<void(Watchdog::Seconds)> on_hang)
       : follower_(follower),
         replica_(replica),
         running_(static_cast<size_t>(slots)),
-        watchdog_(timeout, std::move(on_hang)) {
+        brings_results_(brings_results),
+        watchdog_(timeout, [hangs = std::move(on_hang)](Watchdog::Seconds limit) { return hangs(limit), false; }) {
     follower_.set_hooks({[this](std::vector<uint32_t> words) { return take_masks(std::move(words)); },
                          [&replica] { replica.abort(); }});
   }
@@ -117,7 +121,11 @@ class Replay {
   bool is_running(int32_t slot) const { return running_[static_cast<size_t>(slot)]; }
 
   Status wait() {
-    replica_.wait(results_);
+    const spec::StepTimes times = replica_.wait(results_);
+    if (brings_results_) {
+      return follower_.reply(
+          nodes::StepResults{std::move(results_), times, replica_.times(), replica_.experts_touched()});
+    }
     return follower_.reply(nodes::Report{nodes::digest_of(results_), replica_.experts_touched()});
   }
 
@@ -133,6 +141,7 @@ class Replay {
   Replica& replica_;
   std::vector<bool> running_;
   std::vector<spec::RoundResult> results_;
+  const bool brings_results_;
   Watchdog watchdog_;
   bool ended_ = false;
   std::atomic<uint64_t> masked_{0};  // steps with masks that are enqueued
@@ -143,13 +152,40 @@ nodes::Ready ready_of(const Replica& replica) {
   return {replica.threads(), replica.weight_bytes(), replica.target_bytes(), replica.state_bytes()};
 }
 
+nodes::Traits traits_of(const Replica& replica) {
+  return {replica.depth(),       replica.block_size(),    replica.most_shared_rows(),
+          replica.row_buckets(), replica.draft_lengths(), replica.device_name()};
+}
+
+// Progress as messages, few of them.
+class LoadingNews {
+ public:
+  explicit LoadingNews(nodes::Follower& follower) : follower_(follower) {}
+
+  void operator()(std::string_view phase, double fraction) {
+    if (phase == phase_ && fraction < fraction_ + 0.01) return;
+    phase_ = phase;
+    fraction_ = fraction;
+    (void)follower_.reply(nodes::Loading{phase_, std::clamp(fraction, 0.0, 1.0)});  // who is gone ends all of it
+  }
+
+ private:
+  nodes::Follower& follower_;
+  std::string phase_;
+  double fraction_ = 0;
+};
+
 }  // namespace
 
 Status follow_links(const EngineOptions& options, const ResolvedModels& models, nodes::Links links,
                     const Progress& progress, const std::function<void()>& started, const Replica::WrapDevice& wrap) {
+  const bool for_engine = models.nodes == 1;
   std::optional<nodes::Follower> follows;
   try {
-    follows.emplace(std::move(links.calls.front()), call_limits(models));
+    // Whatever the device does then: nobody needs it any more.
+    const auto end_process = [] { std::_Exit(1); };
+    follows.emplace(std::move(links.calls.front()), call_limits(models),
+                    for_engine ? std::function<void()>(end_process) : std::function<void()>());
   } catch (const std::system_error&) {
     return no_threads();
   }
@@ -166,14 +202,18 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
     }
     return fail({ErrorCode::kUnavailable, fault.what()});
   };
+  LoadingNews news(follower);
+  const Progress report = for_engine ? Progress(std::ref(news)) : progress;
   try {
     Result<std::unique_ptr<Replica>> replica =
-        Replica::create(options, models, progress, wrap, std::move(links), &follower);
+        Replica::create(options, models, report, wrap, std::move(links), &follower);
     if (!replica.ok()) return fail(replica.error());
-    const Watchdog::Seconds timeout(step_timeout(options, models).least);
-    Replay replay(follower, **replica, models.max_num_seqs, timeout, [&](Watchdog::Seconds limit) {
+    // An engine looks to it itself, and ends this process.
+    const Watchdog::Seconds timeout(for_engine ? 0 : step_timeout(options, models).least);
+    Replay replay(follower, **replica, models.max_num_seqs, for_engine, timeout, [&](Watchdog::Seconds limit) {
       if (options.on_device_failure) options.on_device_failure(step_hangs(limit.count()));
     });
+    if (for_engine) VOLLEY_RETURN_IF_ERROR(follower.reply(traits_of(**replica)));
     VOLLEY_RETURN_IF_ERROR(follower.reply(ready_of(**replica)));
     if (started) started();
     // Before the replica goes: its end is all that node 0 would hear.

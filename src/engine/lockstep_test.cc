@@ -20,6 +20,7 @@
 #include "engine/companions.h"
 #include "engine/device_testing.h"
 #include "engine/dispatcher.h"
+#include "engine/replica.h"
 #include "engine/round_setup.h"
 #include "engine/text_models.h"
 #include "engine/validation.h"
@@ -315,10 +316,10 @@ TEST_P(ReplicasInLockstep, EndAtAnyMoment) {
 
 // Steps that one runs before there are workers.
 TEST_P(ReplicasInLockstep, OneRunsStepsWhileTheOthersTakePart) {
-  std::vector<Replica*> replicas;
+  std::vector<Executor*> replicas;
   for (const WorkerParts& parts : parts_) replicas.push_back(parts.replica.get());
   const auto run_steps = [&](size_t index, int steps) {
-    Replica& replica = *replicas[index];
+    Executor& replica = *replicas[index];
     replica.attach_thread();
     const std::vector<TokenId> prompt = {5};
     spec::SlotStart start;

@@ -380,11 +380,11 @@ Result<std::vector<model::KvShape>> kv_shapes(const ResolvedModels& models) {
   return all;
 }
 
-// Replicas in one memory share the target's weights where a replica has them in one piece; everything else is each
+// Replicas in one process share the target's weights where a replica has them in one piece; everything else is each
 // one's, from an equal part of what those leave.
 void share_memory(const EngineOptions& options, ResolvedModels& models) {
   if (options.data_parallel_size == 1 || models.device.kind != DeviceKind::kCpu) return;
-  if (models.ranks == 1) {
+  if (models.ranks == 1 && !options.restart_on_device_error) {
     models.shared_weight_bytes = model::weight_bytes(target_params(models, 0), models.target_numerics,
                                                      *models.target_checkpoint, models.device.kind)
                                      .total();
@@ -437,12 +437,6 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica)
   VOLLEY_ASSIGN(models.device, resolve_device(options.device));
   VOLLEY_RETURN_IF_ERROR(resolve_ranks(options, models));
   if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
-  if (options.restart_on_device_error && models.device.kind != DeviceKind::kCpu) {
-    return unimplemented(
-        "--restart-on-device-error is not built for GPUs: after most faults CUDA is lost to the whole process. Leave "
-        "it "
-        "out and let the service manager start the process again.");
-  }
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
   // Whoever sets other defaults need not mind a file that is wrong.
   if (auto sampling = families::read_default_sampling(options.model_dir, {}); sampling.ok()) {
@@ -564,12 +558,7 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
                                 resolved.target_numerics, resolved.max_positions(), place.group);
   };
   if (resolved.shared_target != nullptr) {
-    const auto fits = [&] {
-      const MemoryPlan& plan = resolved.memory;  // all of it is to be had yet
-      return available_memory_bytes() > plan.weight_bytes + plan.kv_bytes() + plan.state_bytes + plan.snapshot_bytes +
-                                            plan.step_bytes + plan.graph_bytes;
-    };
-    VOLLEY_ASSIGN(models.target, resolved.shared_target->get(load_target, fits));
+    VOLLEY_ASSIGN(models.target, resolved.shared_target->get(load_target));
   } else {
     VOLLEY_ASSIGN(models.target, load_target());
   }

@@ -99,8 +99,10 @@ Result<std::vector<nodes::Fact>> node_facts(const EngineOptions& options, const 
   } else {
     add("the kind of GPU",
         std::to_string(models.device.gpu.compute_capability) + "/" + std::to_string(models.device.gpu.multiprocessors));
-    VOLLEY_ASSIGN(const std::string nccl, comm::nccl_version());
-    add("the version of NCCL", nccl);
+    if (models.nodes > 1) {
+      VOLLEY_ASSIGN(const std::string nccl, comm::nccl_version());
+      add("the version of NCCL", nccl);
+    }
   }
   const bool random = options.dummy_weights.has_value();
   VOLLEY_ASSIGN(const std::string target, digest_of_folder(options.model_dir, !random));
@@ -146,24 +148,34 @@ Result<nodes::Links> meet_nodes(const EngineOptions& options, ResolvedModels& mo
   place.ranks = models.ranks;
   place.master = {options.master_addr, static_cast<uint16_t>(options.master_port)};
   VOLLEY_ASSIGN(const std::vector<nodes::Fact> facts, node_facts(options, models));
-  std::vector<int64_t> numbers;
-  for (const kv::Group& group : models.kv.groups) numbers.push_back(group.pages);
-  numbers.insert(numbers.end(), {models.kv.snapshots, models.max_num_seqs, models.max_num_batched_tokens});
-  VOLLEY_ASSIGN(nodes::Links links, nodes::meet(place, facts, numbers, net::after(kPatience)));
-  for (size_t i = 0; i < models.kv.groups.size(); ++i) {
-    models.kv.groups[i].pages = models.memory.groups[i].pages = links.least[i];
+  const int32_t slots = models.max_num_seqs;
+  VOLLEY_ASSIGN(nodes::Links links, nodes::meet(place, facts, sizes_of(models), net::after(kPatience)));
+  take_sizes(links.least, models);
+  if (models.max_num_seqs < slots) {
+    models.warnings.push_back("Another node has less memory for states of recurrent layers: --max-num-seqs is " +
+                              std::to_string(models.max_num_seqs) + ".");
   }
-  const auto rest = std::span(links.least).subspan(models.kv.groups.size());
+  return links;
+}
+
+std::vector<int64_t> sizes_of(const ResolvedModels& models) {
+  std::vector<int64_t> sizes;
+  for (const kv::Group& group : models.kv.groups) sizes.push_back(group.pages);
+  sizes.insert(sizes.end(), {models.kv.snapshots, models.max_num_seqs, models.max_num_batched_tokens});
+  return sizes;
+}
+
+void take_sizes(std::span<const int64_t> sizes, ResolvedModels& models) {
+  VOLLEY_CHECK_EQ(sizes.size(), models.kv.groups.size() + 3);
+  for (size_t i = 0; i < models.kv.groups.size(); ++i) {
+    models.kv.groups[i].pages = models.memory.groups[i].pages = sizes[i];
+  }
+  const auto rest = sizes.subspan(models.kv.groups.size());
   models.kv.snapshots = models.memory.snapshots = rest[0];
   models.memory.snapshot_bytes = models.kv.snapshots * models.kv.slot_bytes() * models.ranks_sharing_memory();
-  if (rest[1] < models.max_num_seqs) {
-    models.warnings.push_back("Another node has less memory for states of recurrent layers: --max-num-seqs is " +
-                              std::to_string(rest[1]) + ".");
-  }
   models.kv.slots = models.max_num_seqs = models.memory.max_num_seqs = static_cast<int32_t>(rest[1]);
   models.memory.state_bytes = models.kv.state_bytes() * models.ranks_sharing_memory();
   models.max_num_batched_tokens = static_cast<int32_t>(rest[2]);
-  return links;
 }
 
 nodes::CallLimits call_limits(const ResolvedModels& models) {

@@ -46,7 +46,6 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
                                                  nodes::Follower* follower) {
   std::unique_ptr<Replica> replica(new Replica());
   replica->divides_by_expert_ = models.target.decoder.divides_by_expert();
-  replica->shared_target_ = models.shared_target;
   replica->all_ranks_ = models.ranks;
   replica->lockstep_ = models.lockstep;
   comm::RowExchange* const exchange =
@@ -54,14 +53,20 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   const int ranks = models.local_ranks(), first = models.first_rank();
   VOLLEY_CHECK_EQ(std::ssize(links.sums), models.nodes - 1);
   for (int rank = 0; rank < ranks; ++rank) replica->ranks_.push_back(std::make_unique<Rank>());
+  if (models.nodes > 1 && models.node == 0) {
+    replica->leader_ = std::make_unique<nodes::Leader>(std::move(links.calls));
+    replica->masks_ = std::make_unique<spec::MaskExchange>(
+        [leader = replica->leader_.get()](std::span<const uint32_t> words) { leader->masks(words); });
+  } else if (models.nodes == 1 && follower != nullptr) {
+    replica->masks_ = spec::MaskExchange::elsewhere([follower](std::span<const std::span<const TokenId>> drafted) {
+      nodes::MaskQuestion question;
+      for (const auto& tokens : drafted) question.drafted.emplace_back(tokens.begin(), tokens.end());
+      if (const Status asked = follower->reply(question); !asked.ok()) throw DeviceFault(asked.error().message);
+    });
+  } else if (models.ranks > 1) {
+    replica->masks_ = std::make_unique<spec::MaskExchange>();
+  }
   if (models.ranks > 1) {
-    if (models.nodes > 1 && models.node == 0) {
-      replica->leader_ = std::make_unique<nodes::Leader>(std::move(links.calls));
-      replica->masks_ = std::make_unique<spec::MaskExchange>(
-          [leader = replica->leader_.get()](std::span<const uint32_t> words) { leader->masks(words); });
-    } else {
-      replica->masks_ = std::make_unique<spec::MaskExchange>();
-    }
     comm::Group group;
     if (models.nodes > 1) {
       VOLLEY_ASSIGN(group, comm::make_group_of_nodes(models.device.kind, models.ranks, first, ranks,
@@ -78,7 +83,7 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
     }
   }
   // Ranks may wait for those of other nodes from here on.
-  replica->watch_nodes({});
+  replica->watch_processes({});
   if (follower != nullptr) {
     replica->follower_ = follower;
     follower->set_hooks({{}, [made = replica.get()] { made->abort(); }});
@@ -150,7 +155,7 @@ void Replica::each(const F& f) {
   ranks_.front()->device->attach_thread();
 }
 
-void Replica::watch_nodes(std::function<void(const std::string&)> on_lost) {
+void Replica::watch_processes(std::function<void(const std::string&)> on_lost) {
   if (leader_ == nullptr) return;
   leader_->watch([this, told = std::move(on_lost)](const std::string& lost) {
     if (told) told(lost);  // first: what ranks say that are stopped is not the cause
@@ -158,7 +163,7 @@ void Replica::watch_nodes(std::function<void(const std::string&)> on_lost) {
   });
 }
 
-void Replica::end_nodes() {
+void Replica::end_processes() {
   if (leader_ != nullptr) leader_->end();
 }
 
@@ -209,10 +214,6 @@ std::string Replica::device_name() const {
 
 void Replica::attach_thread() {
   ranks_.front()->device->attach_thread();
-}
-
-void Replica::distrust_target() {
-  if (shared_target_ != nullptr) shared_target_->distrust(ranks_.front()->models.target);
 }
 
 // Other nodes start it meanwhile.
@@ -270,20 +271,12 @@ Status Replica::reserve(std::span<const spec::RoundSegment> segments) {
   return reserved;
 }
 
-// A step that decodes without masks asks for no memory, so nodes are asked for none. What they have for masks stays.
 Status Replica::reserve_on_all(std::span<const spec::RoundSegment> segments) {
   VOLLEY_RETURN_IF_ERROR(reserve(segments));
-  if (leader_ == nullptr) return {};
-  int32_t mask_rows = 0;
-  bool scores = false;
-  for (const spec::RoundSegment& segment : segments) {
-    mask_rows += segment.masks != nullptr ? segment.draft + 1 : 0;
-    scores = scores || !segment.scored.empty();
-  }
-  if (!scores && mask_rows <= mask_rows_) return {};
+  if (leader_ == nullptr || !asks_.must_ask(segments)) return {};
   leader_->reserve(segments);
   VOLLEY_RETURN_IF_ERROR(leader_->answers());
-  mask_rows_ = std::max(mask_rows_, mask_rows);
+  asks_.granted();
   return {};
 }
 
@@ -380,17 +373,6 @@ void Replica::check() const {
 
 void Replica::discard(std::shared_ptr<spec::MaskSource> source) {
   ranks_.front()->round->discard(std::move(source));
-}
-
-Result<std::unique_ptr<Replica>> make_replica(const EngineOptions& options, const ResolvedModels& models,
-                                              const Progress& progress, const Replica::WrapDevice& wrap) {
-  try {
-    return Replica::create(options, models, progress, wrap);
-  } catch (const DeviceFault& fault) {
-    return Error{ErrorCode::kUnavailable, fault.what()};
-  } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::kUnavailable, "There is no memory to load the models again."};
-  }
 }
 
 }  // namespace volley::engine

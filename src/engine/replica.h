@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/executor.h"
+#include "engine/memory_asks.h"
 #include "engine/models.h"
 #include "engine/rank_threads.h"
 #include "nodes/follower.h"
@@ -26,7 +28,7 @@
 
 namespace volley::engine {
 
-class Replica final : public spec::StepExecutor {
+class Replica final : public Executor {
  public:
   // What to use instead of a rank's device, for tests; may be empty.
   using WrapDevice = std::function<std::unique_ptr<Device>(std::unique_ptr<Device>, int rank)>;
@@ -35,40 +37,31 @@ class Replica final : public spec::StepExecutor {
   // thread. Errors as make_device(), load_models() and spec::Round::create(); throws DeviceFault and std::bad_alloc.
   // links: REQUIRED with several nodes; those for calls are node 0's to take, and it returns when the others are ready,
   // too. follower: of another node, whose hooks are the replica's until it goes; it ends what waits for ranks of other
-  // nodes when node 0 is gone. kUnavailable: one is gone.
+  // nodes when node 0 is gone. Without other nodes it is that of a process that computes for an engine, which the
+  // replica asks for masks. kUnavailable: a node is gone.
   static Result<std::unique_ptr<Replica>> create(const EngineOptions& options, const ResolvedModels& models,
                                                  const Progress& progress, const WrapDevice& wrap = {},
                                                  nodes::Links links = {}, nodes::Follower* follower = nullptr);
   ~Replica() override;
 
-  int ranks() const { return all_ranks_; }
-  bool spans_nodes() const { return leader_ != nullptr; }  // of the first node
-  int32_t vocab() const;
-  // Sums over all ranks, of node 0's; of another one's over its own.
-  int threads() const;
-  int64_t weight_bytes() const;
-  int64_t target_bytes() const;  // of these, the target's
-  int64_t state_bytes() const;
-  std::string device_name() const;  // Device::name()
+  int ranks() const override { return all_ranks_; }
+  int32_t vocab() const override;
+  // Of node 0's all ranks; of another one's its own.
+  int threads() const override;
+  int64_t weight_bytes() const override;
+  int64_t target_bytes() const override;
+  int64_t state_bytes() const override;
+  std::string device_name() const override;
 
-  // Called when another node is gone, with a sentence, on any thread: calls that wait for it throw DeviceFault. Empty:
-  // nobody; returns when no call is running. Nothing where there are no other nodes.
-  void watch_nodes(std::function<void(const std::string&)> on_lost);
-  // The other nodes end in order. No call follows.
-  void end_nodes();
+  bool spans_processes() const override { return leader_ != nullptr; }
+  void watch_processes(std::function<void(const std::string&)> on_lost) override;
+  void end_processes() override;
+  bool interrupt(const std::string&) override { return false; }
 
-  // Where it divides the experts with other replicas; its passes then wait for theirs.
-  const LockstepPlace& lockstep() const { return lockstep_; }
-  // A pass of the target without rows, for those of others. REQUIRES: lockstep(); no step is under way.
-  void take_part();
-  // Waits for the last of these passes, which on a GPU may be under way.
-  void settle();
-
-  // Device::attach_thread().
-  void attach_thread();
-
-  // It has faulted: whoever takes its place gets other weights than those that it shares (SharedTarget::distrust()).
-  void distrust_target();
+  const LockstepPlace& lockstep() const override { return lockstep_; }
+  void take_part() override;
+  void settle() override;
+  void attach_thread() override;
 
   Status start_slot(int32_t slot, const spec::SlotStart& start) override;
   void clear_slot(int32_t slot) override;
@@ -79,7 +72,7 @@ class Replica final : public spec::StepExecutor {
   // spec::Round::reserve() on all ranks of this node.
   Status reserve(std::span<const spec::RoundSegment> segments);
   Status enqueue(std::span<const spec::RoundSegment> segments, const spec::VerifyBudget& budget) override;
-  using StepExecutor::enqueue;
+  using Executor::enqueue;
   // A DeviceFault where the ranks' tokens differ.
   spec::StepTimes wait(std::vector<spec::RoundResult>& results) override;
   void discard(std::shared_ptr<spec::MaskSource> source) override;
@@ -121,20 +114,15 @@ class Replica final : public spec::StepExecutor {
   LockstepPlace lockstep_;
   bool divides_by_expert_ = false;
   int all_ranks_ = 1;
-  nodes::Ready others_;                          // what the other nodes have, of node 0
-  std::vector<int64_t> others_experts_;          // by the last report of each
-  int32_t mask_rows_ = 0;                        // that all nodes have memory for, as far as node 0 knows
-  std::shared_ptr<SharedTarget> shared_target_;  // null: the target is its own
-  std::unique_ptr<spec::MaskExchange> masks_;    // null with one rank
+  nodes::Ready others_;                        // what the other nodes have, of node 0
+  std::vector<int64_t> others_experts_;        // by the last report of each
+  MemoryAsks asks_;                            // of the other nodes
+  std::unique_ptr<spec::MaskExchange> masks_;  // null with one rank
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<RankThreads> threads_;
   std::unique_ptr<nodes::Leader> leader_;  // null: there are no other nodes, or this is not the first
   nodes::Follower* follower_ = nullptr;    // whose hooks are this one's; null: nobody's
   std::vector<spec::RoundResult> other_results_;
 };
-
-// Replica::create() for a start that must not throw: a DeviceFault or std::bad_alloc meanwhile is kUnavailable.
-Result<std::unique_ptr<Replica>> make_replica(const EngineOptions& options, const ResolvedModels& models,
-                                              const Progress& progress, const Replica::WrapDevice& wrap = {});
 
 }  // namespace volley::engine

@@ -71,7 +71,10 @@ TEST(StepTimeout, AnOptionHoldsWhateverAStepIs) {
 
 TEST(Watchdog, LetsAStepTakeWhatIsAllowed) {
   std::atomic<double> late{0};
-  Watchdog watchdog(Watchdog::Seconds(0.2), [&](Watchdog::Seconds limit) { late = limit.count(); });
+  Watchdog watchdog(Watchdog::Seconds(0.2), [&](Watchdog::Seconds limit) {
+    late = limit.count();
+    return false;
+  });
   watchdog.allow(Watchdog::Seconds(1'000'000));
   {
     const Watchdog::Step step(watchdog);

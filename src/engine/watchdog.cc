@@ -5,7 +5,7 @@
 
 namespace volley::engine {
 
-Watchdog::Watchdog(Seconds limit, std::function<void(Seconds)> late) : limit_(limit), late_(std::move(late)) {
+Watchdog::Watchdog(Seconds limit, std::function<bool(Seconds)> late) : limit_(limit), late_(std::move(late)) {
   if (limit_ > Seconds(0)) thread_ = std::thread([this] { watch(); });
 }
 
@@ -36,7 +36,9 @@ void Watchdog::watch() {
     const Seconds limit = limit_ + Seconds(more_.load(std::memory_order_relaxed));
     if (taken < limit) continue;
     lock.unlock();
-    return late_(limit);
+    if (!late_(limit)) return;
+    lock.lock();
+    taken = Seconds(0);
   }
 }
 

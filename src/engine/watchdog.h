@@ -15,9 +15,9 @@ class Watchdog {
  public:
   using Seconds = std::chrono::duration<double>;
 
-  // `late` is called once, when a step has taken `limit` and what allow() said last, with their sum. Time in which the
-  // process was stopped, or the machine asleep, does not count. limit 0: never, and there is no thread.
-  Watchdog(Seconds limit, std::function<void(Seconds limit)> late);
+  // `late` is called when a step has taken `limit` and what allow() said last, with their sum; false: never again. Time
+  // in which the process was stopped, or the machine asleep, does not count. limit 0: never, and there is no thread.
+  Watchdog(Seconds limit, std::function<bool(Seconds limit)> late);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -41,7 +41,7 @@ class Watchdog {
   void watch();
 
   const Seconds limit_;
-  const std::function<void(Seconds)> late_;
+  const std::function<bool(Seconds)> late_;
   std::atomic<double> more_{0};      // seconds
   std::atomic<uint64_t> bounds_{0};  // begins and ends of steps so far: odd while one runs
   std::mutex mutex_;

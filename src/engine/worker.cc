@@ -41,7 +41,7 @@ Worker::Worker(WorkerParts parts)
       vocab_(parts_.replica->vocab()),
       times_before_(parts_.replica->times()),
       watchdog_(std::chrono::duration<double>(parts_.step_timeout.least),
-                [this](std::chrono::duration<double> limit) { give_up(step_hangs(limit.count())); }) {
+                [this](std::chrono::duration<double> limit) { return is_late(limit); }) {
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
   publish_stats();
@@ -70,7 +70,7 @@ void Worker::stop() {
 void Worker::join() {
   if (!thread_.joinable()) return;
   thread_.join();
-  if (parts_.replica) parts_.replica->watch_nodes({});
+  if (parts_.replica) parts_.replica->watch_processes({});
   if (lockstep_) lockstep_.with->watch(lockstep_.replica, {});
 }
 
@@ -153,7 +153,7 @@ void Worker::loop() {
     while (run_until_fault()) {
     }
     end_all();
-    if (!device_failure() && parts_.replica) parts_.replica->end_nodes();
+    if (!device_failure() && parts_.replica) parts_.replica->end_processes();
   } catch (const std::bad_alloc&) {
     // Wherever it was, a change may be half done, so nothing goes on from here. Clients hear it, whom a process that
     // ends at once would leave without a word.
@@ -163,8 +163,8 @@ void Worker::loop() {
 
 bool Worker::run_until_fault() {
   try {
-    // On this thread, as it may say at once that a node is gone, and whoever makes workers may hold a lock.
-    parts_.replica->watch_nodes([this](const std::string& lost) { give_up(lost); });
+    // On this thread, as it may say at once that one is gone, and whoever makes workers may hold a lock.
+    parts_.replica->watch_processes([this](const std::string& why) { lost_process(why); });
     parts_.replica->attach_thread();
     run();
     return false;
@@ -175,6 +175,7 @@ bool Worker::run_until_fault() {
 
 void Worker::run() {
   while (take_commands()) {
+    check_processes();
     const bool news = !pending_.empty();
     while (!pending_.empty()) {
       Command command = std::move(pending_.front());
@@ -215,7 +216,7 @@ void Worker::follow_to_the_end() {
 bool Worker::take_commands() {
   std::unique_lock lock(mutex_);
   if (pending_.empty() && scheduler_.idle() && flights_.empty()) {
-    wake_.wait(lock, [&] { return stopping_ || has_news() || lockstep_.behind(); });
+    wake_.wait(lock, [&] { return stopping_ || has_news() || !lost_.empty() || lockstep_.behind(); });
   } else if (const auto time = plan_time_.next()) {
     wake_.wait_until(lock, *time, [&] { return stopping_ || has_news(); });
   }

@@ -13,13 +13,13 @@
 #include <variant>
 
 #include "engine/acceptance_watch.h"
+#include "engine/executor.h"
 #include "engine/grammar_masks.h"
 #include "engine/models.h"
 #include "engine/open_requests.h"
 #include "engine/plan_time.h"
 #include "engine/prompt_pace.h"
 #include "engine/queue_places.h"
-#include "engine/replica.h"
 #include "engine/request_output.h"
 #include "engine/step_timeout.h"
 #include "engine/verify_control.h"
@@ -30,7 +30,7 @@
 namespace volley::engine {
 
 struct WorkerParts {
-  std::unique_ptr<Replica> replica;
+  std::unique_ptr<Executor> replica;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<TokenId> eos_ids;
   sched::SchedulerConfig scheduler;
@@ -43,7 +43,7 @@ struct WorkerParts {
   std::function<void(const std::string&)> on_warning;  // or empty
   StepTimeout step_timeout;
   // Makes `replica` anew after a fault, with as many pages; empty: a fault ends the engine. As EngineOptions has it.
-  std::function<Result<std::unique_ptr<Replica>>()> remake;
+  std::function<Result<std::unique_ptr<Executor>>()> remake;
   double least_between_faults_s = 60;  // from one that was mended; the next within that ends the engine
   std::function<void(const std::string&)> on_device_failure;  // or empty
   // On the engine's thread, or empty. Between two steps: what became of the prefix cache (REQUIRES: the scheduler makes
@@ -152,11 +152,16 @@ class Worker {
   // worker_faults.cc
   bool recover(const std::string& fault);  // true: run() can go on
   Status restart();
+  bool is_late(std::chrono::duration<double> limit);  // on the watchdog's thread; true: the step will end
+  void replace_replica(std::unique_ptr<Executor> by);
+  void lost_process(const std::string& why);  // any thread
+  void check_processes();                     // throws DeviceFault once one is lost
   void forget_device_state();
   void end_all();
   std::optional<Error> device_failure() const;
 
   WorkerParts parts_;
+  std::mutex replica_mutex_;      // of where parts_.replica points, for other threads than the engine's
   const LockstepPlace lockstep_;  // of parts_.replica
   sched::Scheduler scheduler_;
   VerifyControl verify_;
@@ -184,6 +189,7 @@ class Worker {
   QueuePlaces queued_;            // admissions in commands_, and who waited when that was counted; guarded by mutex_
   bool stopping_ = false;         // guarded by mutex_
   std::string failure_;           // of the device; guarded by mutex_
+  std::string lost_;              // why parts_.replica is to be made anew; guarded by mutex_
   EngineStats published_;         // guarded by mutex_
   VerifyNews published_news_;     // guarded by mutex_
   OpenRequests open_;

@@ -52,13 +52,12 @@ void Worker::forget_device_state() {
 
 Status Worker::restart() {
   scheduler_.restart();
-  std::unique_ptr<Replica>& replica = parts_.replica;
-  const spec::PhaseTimes old = replica->times();
-  experts_before_ += replica->experts_touched();
-  replica->distrust_target();
-  replica.reset();  // all of it before anything new: there is no memory for both
-  VOLLEY_ASSIGN(replica, parts_.remake());
-  const spec::PhaseTimes now = replica->times();
+  const spec::PhaseTimes old = parts_.replica->times();
+  experts_before_ += parts_.replica->experts_touched();
+  replace_replica(nullptr);  // all of it before anything new: there is no memory for both
+  VOLLEY_ASSIGN(std::unique_ptr<Executor> made, parts_.remake());
+  const spec::PhaseTimes now = made->times();
+  replace_replica(std::move(made));
   carry(now.draft, old.draft, times_before_.draft);
   carry(now.target, old.target, times_before_.target);
   carry(now.choose, old.choose, times_before_.choose);
@@ -68,6 +67,44 @@ Status Worker::restart() {
   ++totals_.device_restarts;
   publish_stats();
   return {};
+}
+
+// What the old one says of itself while it goes is not of the new one.
+void Worker::replace_replica(std::unique_ptr<Executor> by) {
+  {
+    const std::lock_guard lock(replica_mutex_);
+    parts_.replica.swap(by);
+  }
+  by.reset();
+  const std::lock_guard lock(mutex_);
+  lost_.clear();
+}
+
+bool Worker::is_late(std::chrono::duration<double> limit) {
+  const std::string hangs = step_hangs(limit.count());
+  {
+    const std::lock_guard lock(replica_mutex_);
+    if (parts_.remake && parts_.replica && parts_.replica->interrupt(hangs)) return true;
+  }
+  give_up(hangs);
+  return false;
+}
+
+void Worker::lost_process(const std::string& why) {
+  if (!parts_.remake) return give_up(why);
+  {
+    const std::lock_guard lock(mutex_);
+    lost_ = why;
+  }
+  wake_.notify_all();
+}
+
+void Worker::check_processes() {
+  std::unique_lock lock(mutex_);
+  if (lost_.empty()) return;
+  const DeviceFault fault(lost_);
+  lock.unlock();
+  throw fault;
 }
 
 void Worker::give_up(const std::string& failure) {

@@ -44,19 +44,19 @@ class WorkerTest : public ::testing::Test {
     return options;
   }
 
-  // What a worker is made of. `wrap`: what to use instead of the device, also of one that is made anew. shared: see
-  // ResolvedModels.
-  WorkerParts make_parts(const EngineOptions& options, const WrapDevice& wrap = {},
-                         std::shared_ptr<SharedTarget> shared = nullptr) {
+  // What a worker is made of. `wrap`: what to use instead of the device, also of one that is made anew.
+  WorkerParts make_parts(const EngineOptions& options, const WrapDevice& wrap = {}) {
     auto models = resolve_models(options);
     VOLLEY_CHECK_MSG(models.ok(), models.ok() ? "" : models.error().message);
-    models->shared_target = std::move(shared);
     auto text = load_text(options.model_dir, options.skip_tokenizer, true);
     VOLLEY_CHECK_MSG(text.ok(), text.ok() ? "" : text.error().message);
     text_ = std::move(text).value();
     WorkerParts parts;
     parts.scheduler = models->scheduler();
-    parts.remake = [options, wrap, models = *models] { return Replica::create(options, models, {}, wrap); };
+    parts.remake = [options, wrap, models = *models]() -> Result<std::unique_ptr<Executor>> {
+      VOLLEY_ASSIGN(std::unique_ptr<Executor> replica, Replica::create(options, models, {}, wrap));
+      return replica;
+    };
     auto made = parts.remake();
     VOLLEY_CHECK_MSG(made.ok(), made.ok() ? "" : made.error().message);
     parts.replica = std::move(made).value();

@@ -22,7 +22,7 @@ bool Worker::predicts() const {
 
 // On the CPU a step is over when it is enqueued; and nobody else's step waits for this one.
 bool Worker::plans_late() const {
-  return parts_.replica->depth() > 1 && !lockstep_ && !parts_.replica->spans_nodes();
+  return parts_.replica->depth() > 1 && !lockstep_ && !parts_.replica->spans_processes();
 }
 
 bool Worker::plans_later() const {

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/connect.hpp>
@@ -63,8 +64,13 @@ std::string to_string(const Address& address) {
 }
 
 struct Connection::Socket {
+  ~Socket() {
+    if (adopted >= 0) ::close(adopted);
+  }
+
   asio::io_context io{1};
   tcp::socket tcp_socket{io};
+  int adopted = -1;  // instead of that one
 };
 
 struct Listener::Socket {
@@ -92,7 +98,13 @@ Listener::Listener() : socket_(std::make_unique<Socket>()) {}
 Listener::~Listener() = default;
 
 int Connection::descriptor() const {
-  return socket_->tcp_socket.native_handle();
+  return socket_->adopted >= 0 ? socket_->adopted : socket_->tcp_socket.native_handle();
+}
+
+std::unique_ptr<Connection> Connection::adopt(int descriptor) {
+  std::unique_ptr<Connection> connection(new Connection());
+  connection->socket_->adopted = descriptor;
+  return connection;
 }
 
 Status Connection::open() {

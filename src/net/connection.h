@@ -1,5 +1,6 @@
-// Connections between the processes of one engine: TCP, without delay, in a network that is trusted. While nothing is
-// on its way, a peer whose machine vanishes shows within five seconds as one that ended (TCP keep-alive).
+// Connections between the processes of one engine: TCP, without delay, in a network that is trusted, or a pair of
+// sockets within the machine. While nothing is on its way, a peer whose machine vanishes shows within five seconds as
+// one that ended (TCP keep-alive).
 #pragma once
 
 #include <volley/result.h>
@@ -30,6 +31,8 @@ class Connection {
  public:
   // Tries again until the deadline while the name is not known or nobody listens. kUnavailable: nobody did.
   static Result<std::unique_ptr<Connection>> connect(const Address& to, Deadline deadline);
+  // One that is there already, by its socket, which becomes the connection's. It has no addresses.
+  static std::unique_ptr<Connection> adopt(int descriptor);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "nodes/assignment.h"
 #include "nodes/limits_for_test.h"
 #include "nodes/replies.h"
 
@@ -307,6 +308,79 @@ TEST(Replies, ComeBackAsTheyWere) {
       EXPECT_EQ(reply.error().code, ErrorCode::kInvalidArgument);
     }
   }
+}
+
+PositionLogprobs position(TokenId token) {
+  return {{token, -0.5f}, {{token + 1, -0.25f}, {token + 2, -std::numeric_limits<float>::infinity()}}};
+}
+
+TEST(Replies, OfAProcessComeBackAsTheyWere) {
+  spec::RoundResult result;
+  result.tokens = {5, 6, 7};
+  result.drafted = 4;
+  result.confidence = {0.5f, 0.25f, 1.0f, 0.0f};
+  result.accepted = 2;
+  result.ended = true;
+  result.logprobs = {position(5), position(6), position(7)};
+  result.scores = {position(8)};
+  spec::RoundResult other;
+  other.exhausted = true;
+  other.finite = false;
+  StepResults step{{result, other}, {1.5, 2.5, {}}, {1, 2, 3, 4, 5, 6}, 9};
+  step.times.arrived = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(123'456'789));
+  Bytes bytes;
+  append_reply(bytes, Loading{"Loading weights", 0.25});
+  append_reply(bytes, Traits{2, 16, 1024, {8, 16}, {3, 15}, "NVIDIA H200"});
+  append_reply(bytes, MaskQuestion{{{1, 2, 3}, {}, {4}}});
+  append_reply(bytes, step);
+  const auto frames = frames_of(bytes);
+  const auto at = [&](size_t i) { return *read_reply(frames.at(i)); };
+  const auto loading = std::get<Loading>(at(0));
+  EXPECT_TRUE(loading.phase == "Loading weights" && loading.fraction == 0.25);
+  const auto traits = std::get<Traits>(at(1));
+  EXPECT_TRUE(traits.depth == 2 && traits.block_size == 16 && traits.most_shared_rows == 1024);
+  EXPECT_EQ(traits.row_buckets, (std::vector<int32_t>{8, 16}));
+  EXPECT_EQ(traits.draft_lengths, (std::vector<int32_t>{3, 15}));
+  EXPECT_EQ(traits.device, "NVIDIA H200");
+  EXPECT_EQ(std::get<MaskQuestion>(at(2)).drafted, (std::vector<std::vector<TokenId>>{{1, 2, 3}, {}, {4}}));
+  const auto back = std::get<StepResults>(at(3));
+  ASSERT_EQ(back.results.size(), 2u);
+  const spec::RoundResult& one = back.results[0];
+  EXPECT_TRUE(one.tokens == result.tokens && one.drafted == 4 && one.confidence == result.confidence);
+  EXPECT_TRUE(one.accepted == 2 && one.ended && !one.exhausted && one.finite);
+  ASSERT_TRUE(one.logprobs.size() == 3 && one.scores.size() == 1);
+  for (const auto& [logprobs, token] : {std::pair(one.logprobs[2], 7), std::pair(one.scores[0], 8)}) {
+    EXPECT_TRUE(logprobs.chosen.token == token && logprobs.chosen.logprob == -0.5f && logprobs.top.size() == 2);
+    EXPECT_TRUE(logprobs.top[1].token == token + 2 && logprobs.top[1].logprob < -1e38f);
+  }
+  EXPECT_TRUE(back.results[1].exhausted && !back.results[1].finite && back.results[1].tokens.empty());
+  EXPECT_TRUE(back.times.draft == 1.5 && back.times.rest == 2.5 && back.times.arrived == step.times.arrived);
+  EXPECT_TRUE(back.phases.draft == 1 && back.phases.commit == 4 && back.phases.idle == 6);
+  EXPECT_EQ(back.experts_touched, 9);
+  std::minstd_rand random(5);
+  for (int i = 0; i < 20'000; ++i) {
+    net::Frame frame = frames[random() % 4];
+    frame.payload[random() % frame.payload.size()] = static_cast<std::byte>(random());
+    if (random() % 4 == 0) frame.payload.resize(random() % (frame.payload.size() + 3));
+    const auto reply = read_reply(frame);
+    if (!reply.ok()) {
+      EXPECT_EQ(reply.error().code, ErrorCode::kInvalidArgument);
+    }
+  }
+}
+
+TEST(Assignments, ComeBackAsTheyWereAndTellWhatDiffers) {
+  Bytes bytes;
+  append_assignment(bytes, {3, 17, {{"--dtype", "bfloat16"}, {"the files", "ab"}}, {400, 0, 17}});
+  const auto frame = frames_of(bytes).at(0);
+  const auto back = *read_assignment(frame);
+  EXPECT_TRUE(back.replica == 3 && back.max_num_seqs == 17 && back.sizes == (std::vector<int64_t>{400, 0, 17}));
+  EXPECT_EQ(difference(back.facts, {{"--dtype", "bfloat16"}, {"the files", "ab"}}), "");
+  EXPECT_THAT(difference(back.facts, {{"--dtype", "float32"}, {"the files", "ab"}}),
+              HasSubstr("--dtype is float32 there, and bfloat16 here"));
+  EXPECT_THAT(difference(back.facts, {{"--dtype", "bfloat16"}}), HasSubstr("the files is "));
+  EXPECT_FALSE(read_assignment({frame.kind + 1, frame.payload}).ok());
+  EXPECT_FALSE(read_assignment({frame.kind, {frame.payload.begin(), frame.payload.end() - 1}}).ok());
 }
 
 TEST(Digest, TellsResultsApart) {

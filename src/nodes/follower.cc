@@ -13,8 +13,8 @@ constexpr size_t kMostWaiting = size_t{1} << 30;
 
 }  // namespace
 
-Follower::Follower(std::unique_ptr<net::Connection> leader, CallLimits limits)
-    : leader_(std::move(leader)), limits_(std::move(limits)) {
+Follower::Follower(std::unique_ptr<net::Connection> leader, CallLimits limits, std::function<void()> on_lost)
+    : leader_(std::move(leader)), limits_(std::move(limits)), on_lost_(std::move(on_lost)) {
   leader_->give_up_silence(kMostSilence);
   thread_ = std::thread([this] { listen(); });
 }
@@ -68,6 +68,7 @@ void Follower::listen() {
       changed_.notify_all();
     }
     leader_->shut_down();
+    if (on_lost_) on_lost_();
     const std::lock_guard lock(hooks_mutex_);
     if (hooks_.on_lost) hooks_.on_lost();
     return;

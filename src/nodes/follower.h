@@ -1,4 +1,5 @@
-// The side of a node that is not node 0: the calls to replay, in order, and the answers.
+// The side of a node that is not node 0, or of a process that computes for an engine: the calls to replay, in order,
+// and the answers.
 #pragma once
 
 #include <chrono>
@@ -25,8 +26,9 @@ class Follower {
     std::function<void()> on_lost;
   };
 
-  // Throws std::system_error where the system gives no thread.
-  Follower(std::unique_ptr<net::Connection> leader, CallLimits limits);
+  // on_lost: as Hooks has it, before that one, for as long as the follower lives. Throws std::system_error where the
+  // system gives no thread.
+  Follower(std::unique_ptr<net::Connection> leader, CallLimits limits, std::function<void()> on_lost = {});
   ~Follower();
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
@@ -49,6 +51,7 @@ class Follower {
 
   const std::unique_ptr<net::Connection> leader_;
   const CallLimits limits_;
+  const std::function<void()> on_lost_;
   std::mutex send_mutex_;  // of replies: also the thread below has one, when it gives up
   std::mutex hooks_mutex_;
   Hooks hooks_;  // guarded by hooks_mutex_

@@ -1,10 +1,14 @@
 // A step's masks, for the rounds of a tensor-parallel group. Which requests are too late depends on time, so one rank
-// decides and the others do as it did. Threads: publish() on rank 0's, take() on the others', stop() on any.
+// decides and the others do as it did; or another process does, which rank 0 asks. Threads: publish() and ask() on rank
+// 0's, take() on those that do not publish, stop() on any.
 #pragma once
+
+#include <volley/sampling.h>
 
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -16,6 +20,17 @@ class MaskExchange {
   // on_publish, unless empty: called in every publish(), for ranks that are elsewhere.
   explicit MaskExchange(std::function<void(std::span<const uint32_t> words)> on_publish = {})
       : on_publish_(std::move(on_publish)) {}
+
+  // What each segment with masks has drafted, in order. The answer comes by publish_kept().
+  using Ask = std::function<void(std::span<const std::span<const TokenId>> drafted)>;
+  // Nobody publishes here: whoever `ask` reaches fills them.
+  static std::unique_ptr<MaskExchange> elsewhere(Ask ask) {
+    auto exchange = std::make_unique<MaskExchange>();
+    exchange->ask_ = std::move(ask);
+    return exchange;
+  }
+  bool is_elsewhere() const { return ask_ != nullptr; }
+  void ask(std::span<const std::span<const TokenId>> drafted) const { ask_(drafted); }  // REQUIRES: is_elsewhere()
 
   // `words` must stay as they are until every rank's step is enqueued.
   void publish(std::span<const uint32_t> words);
@@ -29,6 +44,7 @@ class MaskExchange {
 
  private:
   const std::function<void(std::span<const uint32_t>)> on_publish_;
+  Ask ask_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<uint32_t> kept_;       // guarded by mutex_, as all below

@@ -6,12 +6,16 @@
 #include <ctime>
 #include <exception>
 #include <new>
+#include <system_error>
+
+#include "device/device.h"
 
 namespace volley::spec {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int kMostOfUse = 8;
 // Threads beyond the width, for those that late jobs hold. Masks are cancelled, so few are ever held at once.
 constexpr int kMostLate = 8;
 // How often a step looks again at those that wait for a processor, in a limit.
@@ -39,6 +43,14 @@ struct MaskThreads::Job {
   std::chrono::nanoseconds begin{};  // on that clock
   MaskSource::Why why{};             // kGivenUp
 };
+
+Result<std::unique_ptr<MaskThreads>> MaskThreads::create(std::chrono::milliseconds limit) {
+  try {
+    return std::make_unique<MaskThreads>(std::min(kMostOfUse, usable_cores()), limit);
+  } catch (const std::system_error&) {
+    return resource_exhausted("The system gives this process no more threads, which grammars need.");
+  }
+}
 
 MaskThreads::MaskThreads(int threads, std::chrono::milliseconds limit) : width_(threads), limit_(limit) {
   start_thread();

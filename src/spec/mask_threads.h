@@ -2,6 +2,8 @@
 // thread and in memory that the step can leave behind.
 #pragma once
 
+#include <volley/result.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -26,7 +28,9 @@ class MaskThreads {
     uint32_t* words = nullptr;  // [drafted + 1][mask_words]
   };
 
-  // Throws std::system_error when the system gives no thread at all.
+  // As many as are of use. kResourceExhausted: the system gives no thread at all.
+  static Result<std::unique_ptr<MaskThreads>> create(std::chrono::milliseconds limit);
+  // Throws std::system_error for that.
   MaskThreads(int threads, std::chrono::milliseconds limit);
   ~MaskThreads();  // waits for what was left behind
   MaskThreads(const MaskThreads&) = delete;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <system_error>
 
 #include "device/cpu/thread_pool.h"
 #include "device/fault.h"
@@ -12,7 +11,6 @@ namespace volley::spec {
 namespace {
 
 constexpr int32_t kMostDepth = 2;
-constexpr int kMaskThreads = 8;
 
 // Slots of the sampler beyond the requests': the scrap slot, and one whose rule leaves logits as they are.
 constexpr int32_t kExtraSlots = 2, kScoringSlot = 1;
@@ -181,12 +179,9 @@ Status Round::reserve_masks(int32_t rows) {
   if (rows > memory_->mask_rows) {
     VOLLEY_RETURN_IF_ERROR(take_mask_memory(std::max<int64_t>(rows, 2 * memory_->mask_rows)));
   }
-  if (rows > 0 && mask_threads_ == nullptr && config_.rank == 0) {
-    try {
-      mask_threads_ = std::make_unique<MaskThreads>(std::min(kMaskThreads, usable_cores()), config_.mask_timeout);
-    } catch (const std::system_error&) {
-      return resource_exhausted("The system gives this process no more threads, which grammars need.");
-    }
+  const bool elsewhere = config_.rank > 0 || (config_.masks != nullptr && config_.masks->is_elsewhere());
+  if (rows > 0 && mask_threads_ == nullptr && !elsewhere) {
+    VOLLEY_ASSIGN(mask_threads_, MaskThreads::create(config_.mask_timeout));
   }
   return {};
 }

@@ -154,6 +154,12 @@ void Round::fill_masks(const Layout& layout, std::span<const RoundSegment> segme
     task.drafted = {array_of<TokenId>(memory_->host_drafts) + segment.draft_begin, static_cast<size_t>(segment.draft)};
     task.words = words.data() + int64_t{segment.mask_row} * memory_->mask_words;
   }
+  if (config_.masks != nullptr && config_.masks->is_elsewhere()) {
+    std::vector<std::span<const TokenId>> drafted;
+    for (const MaskThreads::Task& task : tasks) drafted.push_back(task.drafted);
+    config_.masks->ask(drafted);
+    return upload(config_.masks->take(masked_steps_, words.size()));
+  }
   mask_threads_->fill(tasks, memory_->mask_words);
   if (config_.masks != nullptr) config_.masks->publish(words);
   upload(words);

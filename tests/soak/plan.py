@@ -139,3 +139,10 @@ def stops(seed: int) -> Iterator[tuple[float, float]]:
     rng = random.Random(seed)
     while True:
         yield rng.uniform(20, 60), rng.uniform(0.2, 2)
+
+
+def kills(seed: int) -> Iterator[float]:
+    """Faults of a device: seconds from one to the next, more than the minute within which a second one ends the server."""
+    rng = random.Random(seed)
+    while True:
+        yield rng.uniform(62, 90)

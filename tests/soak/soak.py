@@ -4,7 +4,8 @@
     soak.py [--duration SECONDS] [--seed N] [--load X] [--report DIR] [--cases N] [-- OPTIONS OF volley serve]
 
 Every case is run alone first. Then clients arrive at X times the rate that the server was seen to answer, each with a
-case and a manner of its own (plan.py), while the process is stopped and continued now and then. Every answer must be the
+case and a manner of its own (plan.py), while the process is stopped and continued now and then, and with
+--restart-on-device-error the one that computes for it killed. Every answer must be the
 case's lone one, to the byte; one that was cut by its own timeout the beginning of it. At the end slots, pages and
 descriptors must be back, and memory where it was. Waits are reported without what the process was stopped for. Writes
 report.json, report.md and, where matplotlib is there, soak.svg. Ends with 1 if anything was lost, different or not given
@@ -32,7 +33,7 @@ from typing import Any
 import report
 from answers import Choice, choices_of, is_cut
 from http_client import Lost, Manner, Reply, ask
-from plan import Case, Visit, make_cases, make_visit, stops
+from plan import Case, Visit, kills, make_cases, make_visit, stops
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("VOLLEY_PROGRAM", ROOT / "build/cpu/bin/volley"))
@@ -69,6 +70,10 @@ class Server:
     def said(self) -> str:
         self.log.seek(0)
         return self.log.read()[-2000:]
+
+    def children(self) -> list[int]:
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
 
     def resident(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -226,13 +231,21 @@ class Soak:
                 self.server.process.send_signal(signal.SIGCONT)
                 self.stops.append((since, time.monotonic()))
 
+    async def kill_processes(self) -> None:
+        """Those that compute for the server, if it was started with --restart-on-device-error."""
+        for after in kills(self.arguments.seed + 3):
+            await asyncio.sleep(after)
+            for pid in self.server.children():
+                os.kill(pid, signal.SIGKILL)
+                self.counts["processes killed"] += 1
+
     async def run(self) -> dict[str, Any]:
         rate = await self.run_alone()
         before = await self.server.idle()
         descriptors = self.server.descriptors()
         print(f"soak: {len(self.cases)} cases alone; {rate:.1f} answers a second; now {self.arguments.load} times that", flush=True)
         self.begin = time.monotonic()
-        others = [asyncio.create_task(self.watch()), asyncio.create_task(self.stop_and_continue())]
+        others = [asyncio.create_task(work()) for work in (self.watch, self.stop_and_continue, self.kill_processes)]
         await self.load(rate * self.arguments.load)
         for task in others:
             task.cancel()
@@ -248,6 +261,8 @@ class Soak:
             self.fault(f"{after['http_connections']} connections, {self.server.descriptors()} descriptors; before {descriptors}")
         if after["num_preemptions_total"] == before["num_preemptions_total"]:
             self.fault("nothing was preempted: behind -- give --kv-pages fewer")
+        if after["device_restarts_total"] != self.counts["processes killed"]:
+            self.fault(f"{self.counts['processes killed']} processes were killed, {after['device_restarts_total']} restarts counted")
         growth = report.growth(self.samples)
         if growth > GROWTH:
             self.fault(f"resident memory grew to {growth:.3f} of what it was after the first tenth")

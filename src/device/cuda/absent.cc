@@ -20,6 +20,8 @@ Result<GpuFacts> examine_cuda_device(int) {
   return absent();
 }
 
+void release_cuda_device(int) {}
+
 Result<double> measure_gpu_read(int, int64_t) {
   return absent();
 }

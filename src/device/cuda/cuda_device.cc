@@ -234,6 +234,10 @@ Result<GpuFacts> examine_cuda_device(int ordinal) {
   return facts;
 }
 
+void release_cuda_device(int ordinal) {
+  if (cudaSetDevice(ordinal) == cudaSuccess) (void)cudaDeviceReset();  // who cannot be reset has failed
+}
+
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
   VOLLEY_ASSIGN(const GpuFacts facts, examine_cuda_device(ordinal));
   auto device = std::make_unique<CudaDevice>(facts);

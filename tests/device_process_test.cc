@@ -1,0 +1,254 @@
+// Protects that an engine whose device is another process's gives the tokens of one that has it itself, and that what
+// becomes of that process, once, shows in no token: whoever kills, stops or hangs it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "base/environment.h"
+#include "harness.h"
+#include "request_kinds.h"
+
+namespace volley::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+struct Case {
+  const char* name;
+  int gpus;
+  void (*set)(EngineOptions&);
+};
+void PrintTo(const Case& which, std::ostream* out) {
+  *out << which.name;
+}
+const Case kCases[] = {
+    {"Pocket", 1, [](EngineOptions&) {}},
+    {"Plain", 1, [](EngineOptions& o) { o.speculation = Speculation::kOff, o.draft_dir.clear(); }},
+    {"TwoRanks", 2, [](EngineOptions& o) { o.tensor_parallel_size = 2; }},
+    {"TwoReplicas", 2, [](EngineOptions& o) { o.data_parallel_size = 2; }},
+    {"Measured", 1,
+     [](EngineOptions& o) { o.verify.kind = VerifyPolicy::Kind::kAuto, o.cost_cache_dir.clear(), o.profile = true; }},
+    {"Quantised", 1,
+     [](EngineOptions& o) { o.quantization = Quantization::kFp8, o.kv_cache_dtype = KvCacheType::kFp8; }},
+    {"FewPages", 1, [](EngineOptions& o) { o.max_model_len = 512, o.kv_pages = 48; }},
+};
+
+// Another folder of the target, for both processes.
+constexpr const char* kModelVariable = "VOLLEY_TEST_MODEL";
+
+EngineOptions options_of(const Case& which) {
+  EngineOptions options = pocket_options();
+  if (const char* folder = std::getenv(kModelVariable)) options.model_dir = folder;
+  options.threads = 2;
+  options.max_num_seqs = 4;
+  options.kv_pages = 400;
+  options.page_size = kTestDevice == std::string("cpu") ? 16 : 64;
+  which.set(options);
+  return options;
+}
+
+// This program is the other process, too: with the name of a case, and a descriptor behind it.
+TEST(Process, DISABLED_Computes) {
+  const std::vector<std::string> words = process_arguments();
+  const std::string name = words.at(words.size() - 2);
+  for (const Case& which : kCases) {
+    if (which.name != name) continue;
+    const Status end = Engine::compute(options_of(which), std::stoi(words.back()));
+    std::_Exit(end.ok() ? 0 : 1);  // it is no test that anybody wants to read of
+  }
+}
+
+EngineOptions apart(const Case& which, const char* there = nullptr) {
+  EngineOptions options = options_of(which);
+  options.restart_on_device_error = true;
+  options.device_command = {"/proc/self/exe", "--gtest_brief=1", "--gtest_filter=Process.*",
+                            "--gtest_also_run_disabled_tests", there == nullptr ? which.name : there};
+  return options;
+}
+
+std::vector<pid_t> children() {
+  std::vector<pid_t> all;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "children");
+    for (pid_t pid = 0; file >> pid;) all.push_back(pid);
+  }
+  return all;
+}
+
+// Whether it comes true within a minute.
+template <typename Condition>
+bool eventually(const Condition& condition) {
+  for (int i = 0; i < 6000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(10ms);
+  }
+  return false;
+}
+
+class DeviceProcesses : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (!has_room_for(GetParam().gpus)) GTEST_SKIP() << "needs " << GetParam().gpus << " GPUs";
+  }
+};
+
+TEST_P(DeviceProcesses, GiveTheTokensOfOneProcess) {
+  std::vector<Output> expected;
+  {
+    const auto one = make_engine(options_of(GetParam()));
+    expected = run_all(*one, all_kinds(*one), 4);
+    const auto other = make_engine(apart(GetParam()));
+    EXPECT_EQ(std::ssize(children()), other->info().data_parallel_size);
+    const EngineInfo &here = one->info(), &there = other->info();
+    if (here.data_parallel_size == 1) EXPECT_EQ(there.weight_bytes, here.weight_bytes);  // else some are shared here
+    EXPECT_EQ(there.kv_pages, here.kv_pages);
+    EXPECT_EQ(there.instruction_set, here.instruction_set);
+    EXPECT_EQ(there.threads, here.threads);
+    for (int run = 0; run < 2; ++run) {  // the second finds prefixes in the cache
+      const auto outputs = run_all(*other, all_kinds(*other), 4);
+      if (here.data_parallel_size == 1 && GetParam().name != std::string("Measured")) {
+        expect_the_same(outputs, expected, run == 0 ? "first" : "second");
+      }
+      for (size_t i = 0; i < outputs.size(); ++i) EXPECT_EQ(outputs[i].tokens, expected[i].tokens) << i;
+    }
+    EXPECT_GT(other->stats().device_s, 0);
+    EXPECT_EQ(other->stats().device_restarts, 0);
+  }
+  EXPECT_TRUE(children().empty());
+}
+
+// Kills, or stops for good, one of the processes at the n-th event.
+TEST_P(DeviceProcesses, WhoseEndShowsInNoToken) {
+  std::vector<Output> expected;
+  {
+    const auto one = make_engine(options_of(GetParam()));
+    expected = run_all(*one, all_kinds(*one), 1);
+  }
+  struct End {
+    int signal, at;
+  };
+  std::vector<End> ends = {{SIGKILL, 1}, {SIGKILL, 25}, {SIGSTOP, 10}};
+  if (kSanitized) ends = {{SIGKILL, 10}};
+  for (const End& end : ends) {
+    EngineOptions options = apart(GetParam());
+    if (end.signal == SIGSTOP) options.step_timeout_s = kTestDevice == std::string("cpu") ? 2 : 4;
+    std::vector<std::string> warnings;
+    options.on_warning = [&](const std::string& warning) { warnings.push_back(warning); };
+    const auto engine = make_engine(options);
+    const pid_t victim = children().front();
+    std::atomic<int> events{0};
+    const auto outputs = run_all(*engine, all_kinds(*engine), 4, [&](size_t, const Event&) {
+      if (++events == end.at) ::kill(victim, end.signal);
+    });
+    ASSERT_EQ(outputs.size(), expected.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      ASSERT_FALSE(outputs[i].finish.error.has_value()) << outputs[i].finish.error->message;
+      EXPECT_EQ(outputs[i].terminal_events, 1);
+      EXPECT_EQ(outputs[i].tokens, expected[i].tokens) << i;
+      EXPECT_EQ(outputs[i].text, expected[i].text) << i;
+      ASSERT_EQ(outputs[i].logprobs.size(), expected[i].logprobs.size());
+      for (size_t j = 0; j < outputs[i].logprobs.size(); ++j) {
+        EXPECT_EQ(outputs[i].logprobs[j].chosen.logprob, expected[i].logprobs[j].chosen.logprob);
+      }
+    }
+    EXPECT_TRUE(eventually([&] { return engine->stats().device_restarts == 1; }));
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_THAT(warnings[0], HasSubstr(end.signal == SIGSTOP ? "--step-timeout" : "killed by signal 9"));
+    EXPECT_THAT(warnings[0], HasSubstr("requests go on"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, DeviceProcesses, ::testing::ValuesIn(kCases),
+                         [](const auto& which) { return which.param.name; });
+
+// Nobody asks for anything, and the next request must not be the one that finds out.
+TEST(DeviceProcess, ThatIsKilledIsMissedAtOnce) {
+  const auto engine = make_engine(apart(kCases[0]));
+  const pid_t old = children().front();
+  ::kill(old, SIGKILL);
+  ASSERT_TRUE(eventually([&] { return engine->stats().device_restarts == 1; }));
+  ASSERT_EQ(children().size(), 1u);
+  EXPECT_NE(children().front(), old);
+  const auto outputs = run_all(*engine, all_kinds(*engine), 4);
+  for (const Output& output : outputs) EXPECT_FALSE(output.finish.error.has_value());
+}
+
+TEST(DeviceProcess, ThatEndsTwiceWithinAMinuteEndsTheEngine) {
+  std::promise<std::string> failed;
+  EngineOptions options = apart(kCases[0]);
+  options.on_device_failure = [&failed](const std::string& failure) { failed.set_value(failure); };
+  const auto engine = make_engine(options);
+  ::kill(children().front(), SIGKILL);
+  ASSERT_TRUE(eventually([&] { return engine->stats().device_restarts == 1; }));
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 6; ++i) {
+    requests.push_back(chat_request(*engine, "Tell me a story.", 2000));
+    requests.back().ignore_eos = true;
+  }
+  std::atomic<bool> killed{false};
+  const auto outputs = run_all(*engine, std::move(requests), 6, [&](size_t, const Event& event) {
+    if (!event.tokens.empty() && !killed.exchange(true)) ::kill(children().front(), SIGKILL);
+  });
+  for (const Output& output : outputs) {
+    ASSERT_TRUE(output.finish.error.has_value());
+    EXPECT_EQ(output.finish.error->code, ErrorCode::kUnavailable);
+  }
+  EXPECT_THAT(failed.get_future().get(), HasSubstr("killed by signal 9"));
+}
+
+// Its requests would go on with another model's tokens.
+TEST(DeviceProcess, DoesNotGoOnWithOtherFiles) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("volley_device_process_" + std::to_string(::getpid()));
+  fs::remove_all(folder);
+  fs::copy(pocket_options().model_dir, folder);
+  ::setenv(kModelVariable, folder.c_str(), 1);
+  std::promise<std::string> failed;
+  EngineOptions options = apart(kCases[1]);
+  options.on_device_failure = [&failed](const std::string& failure) { failed.set_value(failure); };
+  {
+    const auto engine = make_engine(options);
+    {
+      const fs::path old = folder / "config.json", made = folder / "config.new";
+      fs::copy(old, made);
+      std::ofstream(made, std::ios::app) << "\n";
+      fs::rename(made, old);
+    }
+    ::kill(children().front(), SIGKILL);
+    const std::string failure = failed.get_future().get();
+    EXPECT_THAT(failure, HasSubstr("Starting over failed"));
+    EXPECT_THAT(failure, HasSubstr("the files of --model"));
+  }
+  ::unsetenv(kModelVariable);
+  fs::remove_all(folder);
+}
+
+TEST(DeviceProcess, CannotStartOtherwiseThanTheEngine) {
+  const auto refusal = [](const EngineOptions& options) {
+    const auto engine = Engine::create(options);
+    return engine.ok() ? "" : engine.error().message;
+  };
+  EngineOptions options = apart(kCases[0]);
+  options.device_command.clear();
+  EXPECT_THAT(refusal(options), HasSubstr("device_command"));
+  options.device_command = {"/no/such/program"};
+  EXPECT_THAT(refusal(options), HasSubstr("/no/such/program (No such file"));
+  options.device_command = {"/bin/true"};
+  EXPECT_THAT(refusal(options), HasSubstr("it ended with status 0"));
+  EXPECT_THAT(refusal(apart(kCases[0], "Quantised")), HasSubstr("has other options or files"));
+  EXPECT_TRUE(children().empty());
+}
+
+}  // namespace
+}  // namespace volley::testing
