@@ -105,12 +105,16 @@ class DeviceProcesses : public ::testing::TestWithParam<Case> {
 
 TEST_P(DeviceProcesses, GiveTheTokensOfOneProcess) {
   std::vector<Output> expected;
-  {
+  EngineInfo here;
+  {  // it goes before the other one starts, which takes its GPU
     const auto one = make_engine(options_of(GetParam()));
     expected = run_all(*one, all_kinds(*one), 4);
+    here = one->info();
+  }
+  {
     const auto other = make_engine(apart(GetParam()));
     EXPECT_EQ(std::ssize(children()), other->info().data_parallel_size);
-    const EngineInfo &here = one->info(), &there = other->info();
+    const EngineInfo& there = other->info();
     if (here.data_parallel_size == 1) EXPECT_EQ(there.weight_bytes, here.weight_bytes);  // else some are shared here
     EXPECT_EQ(there.kv_pages, here.kv_pages);
     EXPECT_EQ(there.instruction_set, here.instruction_set);

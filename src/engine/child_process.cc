@@ -7,8 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/allocation_retry.h"
@@ -19,7 +22,8 @@ namespace volley::engine {
 namespace {
 
 constexpr int kDescriptor = 3;
-constexpr std::chrono::seconds kPatience(5);  // for it to end by itself
+constexpr std::chrono::seconds kPatience(5);      // for it to end by itself
+constexpr std::chrono::seconds kDriversTime(20);  // for a driver to let go of one that was killed
 
 Error refused(const std::string& what, int error) {
   return {ErrorCode::kUnavailable, "The process that computes cannot be started: " + what + " (" +
@@ -60,6 +64,45 @@ struct Settings {
 
 }  // namespace
 
+struct ChildProcess::End {
+  void await();
+  std::string within(std::chrono::milliseconds time);
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  pid_t pid = -1;     // guarded by mutex; -1: it has ended
+  std::string ended;  // guarded by mutex; how
+  std::mutex watch_mutex;
+  std::function<void(const std::string&)> on_end;  // guarded by watch_mutex
+  bool told = false;                               // guarded by watch_mutex
+};
+
+// Its number stays its own until this thread has taken note of the end.
+void ChildProcess::End::await() {
+  siginfo_t info{};
+  while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+  {
+    const std::lock_guard lock(mutex);
+    ::waitpid(std::exchange(pid, -1), nullptr, 0);
+    if (!retry_allocation([&] { ended = in_words(info); }, kMemoryPatience)) ended = "it ended";
+    changed.notify_all();
+  }
+  const std::lock_guard watching(watch_mutex);
+  if (!on_end || told) return;
+  told = true;
+  (void)retry_allocation([this] { on_end(ended); }, kMemoryPatience);  // nobody changes that any more
+}
+
+std::string ChildProcess::End::within(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex);
+  changed.wait_for(lock, time, [this] { return !ended.empty(); });
+  return ended;
+}
+
+ChildProcess::ChildProcess(std::unique_ptr<net::Connection> connection)
+    : connection_(std::move(connection)), end_(std::make_shared<End>()) {}
+
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& command) {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return refused("no descriptors", errno);
@@ -71,20 +114,19 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   Settings settings;
+  pid_t pid = -1;
   int error = settings.set(pair[1]);
   if (error == 0) {
-    error = ::posix_spawn(&child->pid_, command.front().c_str(), &settings.files, &settings.attributes,
-                          arguments.data(), environ);
+    error =
+        ::posix_spawn(&pid, command.front().c_str(), &settings.files, &settings.attributes, arguments.data(), environ);
   }
-  if (error != 0) {
-    child->pid_ = -1;
-    return refused(command.front(), error);
-  }
+  if (error != 0) return refused(command.front(), error);
+  child->end_->pid = pid;
   try {
-    child->thread_ = std::thread([made = child.get()] { made->await_end(); });
+    std::thread([end = child->end_] { end->await(); }).detach();
   } catch (const std::system_error&) {
-    child->kill();
-    ::waitpid(std::exchange(child->pid_, -1), nullptr, 0);
+    ::kill(pid, SIGKILL);
+    child->end_->await();
     return resource_exhausted("The system gives this process no more threads.");
   }
   return child;
@@ -93,45 +135,27 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
 ChildProcess::~ChildProcess() {
   connection_->shut_down();
   watch({});
-  if (ended_within(kPatience).empty()) kill();
-  if (thread_.joinable()) thread_.join();
+  if (!ended_within(kPatience).empty()) return;
+  kill();
+  (void)ended_within(kDriversTime);
 }
 
 void ChildProcess::kill() {
-  const std::lock_guard lock(mutex_);
-  if (pid_ > 0) ::kill(pid_, SIGKILL);
-}
-
-// Its number stays its own until this thread has taken note of the end.
-void ChildProcess::await_end() {
-  siginfo_t end{};
-  while (::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    ::waitpid(std::exchange(pid_, -1), nullptr, 0);
-    if (!retry_allocation([&] { ended_ = in_words(end); }, kMemoryPatience)) ended_ = "it ended";
-    changed_.notify_all();
-  }
-  const std::lock_guard watching(watch_mutex_);
-  if (!on_end_ || told_) return;
-  told_ = true;
-  (void)retry_allocation([this] { on_end_(ended_); }, kMemoryPatience);  // nobody changes that any more
+  const std::lock_guard lock(end_->mutex);
+  if (end_->pid > 0) ::kill(end_->pid, SIGKILL);
 }
 
 void ChildProcess::watch(std::function<void(const std::string&)> on_end) {
-  const std::lock_guard watching(watch_mutex_);
-  on_end_ = std::move(on_end);
+  const std::lock_guard watching(end_->watch_mutex);
+  end_->on_end = std::move(on_end);
   const std::string ended = ended_within({});
-  if (ended.empty() || !on_end_) return;
-  told_ = true;
-  on_end_(ended);
+  if (ended.empty() || !end_->on_end) return;
+  end_->told = true;
+  end_->on_end(ended);
 }
 
 std::string ChildProcess::ended_within(std::chrono::milliseconds time) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, time, [this] { return !ended_.empty(); });
-  return ended_;
+  return end_->within(time);
 }
 
 }  // namespace volley::engine

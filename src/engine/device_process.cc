@@ -11,8 +11,8 @@ namespace volley::engine {
 namespace {
 
 constexpr size_t kFlushBytes = 64 << 10;
-constexpr std::chrono::minutes kMostSilence(10);  // while it loads
-constexpr std::chrono::seconds kForTheCause(5);   // for it to have ended
+constexpr std::chrono::minutes kMostSilence(5);  // while it loads
+constexpr std::chrono::seconds kForTheCause(5);  // for it to have ended
 
 }  // namespace
 
