@@ -58,12 +58,17 @@ EngineOptions options_of(const Case& which) {
   return options;
 }
 
+// A file: while it is there a process that has been started does nothing.
+constexpr const char* kHoldVariable = "VOLLEY_TEST_HOLD";
+
 // This program is the other process, too: with the name of a case, and a descriptor behind it.
 TEST(Process, DISABLED_Computes) {
   const std::vector<std::string> words = process_arguments();
   const std::string name = words.at(words.size() - 2);
   for (const Case& which : kCases) {
     if (which.name != name) continue;
+    const char* held_by = std::getenv(kHoldVariable);
+    while (held_by != nullptr && std::filesystem::exists(held_by)) std::this_thread::sleep_for(10ms);
     const Status end = Engine::compute(options_of(which), std::stoi(words.back()));
     std::_Exit(end.ok() ? 0 : 1);  // it is no test that anybody wants to read of
   }
@@ -209,6 +214,39 @@ TEST(DeviceProcess, ThatEndsTwiceWithinAMinuteEndsTheEngine) {
     EXPECT_EQ(output.finish.error->code, ErrorCode::kUnavailable);
   }
   EXPECT_THAT(failed.get_future().get(), HasSubstr("killed by signal 9"));
+}
+
+// Loading takes minutes: meanwhile requests end as ever, and so does the engine.
+TEST(DeviceProcess, ThatIsStartedAgainKeepsNobodyFromEnding) {
+  const std::string file =
+      (std::filesystem::temp_directory_path() / ("volley_hold_" + std::to_string(::getpid()))).string();
+  ::setenv(kHoldVariable, file.c_str(), 1);
+  auto engine = make_engine(apart(kCases[0]));
+  std::ofstream(file).put('\n');
+  const pid_t old = children().front();
+  ::kill(old, SIGKILL);
+  ASSERT_TRUE(eventually([&] { return !children().empty() && children().front() != old; }));
+  const auto submit = [&](double timeout_s, std::promise<FinishReason>& ended) {
+    GenerateRequest request = chat_request(*engine, "Tell me a story.", 2000);
+    request.timeout_s = timeout_s;
+    const auto id = engine->submit(std::move(request), [&ended](const Event& event) {
+      if (event.finish) ended.set_value(event.finish->reason);
+    });
+    EXPECT_TRUE(id.ok());
+    return id.value();
+  };
+  std::promise<FinishReason> late, cancelled, left;
+  submit(0.3, late);
+  engine->cancel(submit(0, cancelled));
+  EXPECT_EQ(late.get_future().get(), FinishReason::kTimeout);
+  EXPECT_EQ(cancelled.get_future().get(), FinishReason::kCancelled);
+  submit(0, left);
+  EXPECT_EQ(engine->stats().device_restarts, 0);
+  engine.reset();
+  EXPECT_EQ(left.get_future().get(), FinishReason::kCancelled);
+  EXPECT_TRUE(children().empty());
+  ::unsetenv(kHoldVariable);
+  std::filesystem::remove(file);
 }
 
 // Its requests would go on with another model's tokens.

@@ -11,8 +11,9 @@ namespace volley::engine {
 namespace {
 
 constexpr size_t kFlushBytes = 64 << 10;
-constexpr std::chrono::minutes kMostSilence(5);  // while it loads
-constexpr std::chrono::seconds kForTheCause(5);  // for it to have ended
+constexpr std::chrono::minutes kMostSilence(5);         // while it loads
+constexpr std::chrono::milliseconds kBetweenLooks(50);  // at what it says
+constexpr std::chrono::seconds kForTheCause(5);         // for it to have ended
 
 }  // namespace
 
@@ -32,19 +33,24 @@ Result<nodes::Assignment> DeviceProcess::assignment(const EngineOptions& options
 
 Result<std::unique_ptr<DeviceProcess>> DeviceProcess::start(const EngineOptions& options, const ResolvedModels& models,
                                                             const nodes::Assignment& assignment,
-                                                            const Progress& progress) {
+                                                            const Progress& progress,
+                                                            const std::function<bool()>& attend) {
   std::unique_ptr<DeviceProcess> process(new DeviceProcess(options, models));
   VOLLEY_ASSIGN(process->child_, ChildProcess::start(options.device_command));
   nodes::append_assignment(process->out_, assignment);
-  VOLLEY_RETURN_IF_ERROR(process->load(progress));
+  VOLLEY_RETURN_IF_ERROR(process->load(progress, attend));
   return process;
 }
 
-Status DeviceProcess::load(const Progress& progress) {
+Status DeviceProcess::load(const Progress& progress, const std::function<bool()>& attend) {
   try {
     flush();
     for (;;) {
-      VOLLEY_ASSIGN(nodes::Reply reply, receive(net::after(kMostSilence)));
+      const net::Deadline silent = net::after(kMostSilence);
+      while (!child_->connection().has_news(net::after(kBetweenLooks)) && std::chrono::steady_clock::now() < silent) {
+        if (attend && !attend()) return Error{ErrorCode::kCancelled, "The engine ends."};
+      }
+      VOLLEY_ASSIGN(nodes::Reply reply, receive(silent));
       if (const auto* loading = std::get_if<nodes::Loading>(&reply)) {
         if (progress) progress(loading->phase, loading->fraction);
       } else if (auto* traits = std::get_if<nodes::Traits>(&reply)) {

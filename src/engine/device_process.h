@@ -25,9 +25,11 @@ class DeviceProcess final : public Executor {
   // What a process is told that computes for replica number `replica`, with these options. Errors as node_facts().
   static Result<nodes::Assignment> assignment(const EngineOptions& options, const ResolvedModels& models, int replica);
   // options: with device_command. The process loads the models as `models` has them, of the files that they had when
-  // the assignment was made. kUnavailable: it does not start, or cannot load them, with its sentence.
+  // the assignment was made. attend, unless empty: called some times a second; false: it is wanted no more. kCancelled
+  // then. kUnavailable: the process does not start, or cannot load them, with its sentence.
   static Result<std::unique_ptr<DeviceProcess>> start(const EngineOptions& options, const ResolvedModels& models,
-                                                      const nodes::Assignment& assignment, const Progress& progress);
+                                                      const nodes::Assignment& assignment, const Progress& progress,
+                                                      const std::function<bool()>& attend = {});
   ~DeviceProcess() override;
 
   int ranks() const override { return ranks_; }
@@ -72,7 +74,7 @@ class DeviceProcess final : public Executor {
  private:
   DeviceProcess(const EngineOptions& options, const ResolvedModels& models);
 
-  Status load(const Progress& progress);
+  Status load(const Progress& progress, const std::function<bool()>& attend);
   void flush();
   void append_done();
   Result<nodes::Reply> receive(std::optional<net::Deadline> deadline);

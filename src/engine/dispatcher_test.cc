@@ -57,12 +57,11 @@ class Replicas : public WorkerTest {
     dispatcher_ = std::make_unique<Dispatcher>(std::move(parts), std::move(config));
   }
 
-  std::function<Result<std::unique_ptr<Executor>>()> slow_remake(
-      std::function<Result<std::unique_ptr<Executor>>()> remake) {
-    return [this, remake = std::move(remake)] {
+  decltype(WorkerParts::remake) slow_remake(decltype(WorkerParts::remake) remake) {
+    return [this, remake = std::move(remake)](const WorkerParts::Attend& attend) {
       remaking_ = true;
       gone_on_.wait();
-      return remake();
+      return remake(attend);
     };
   }
 

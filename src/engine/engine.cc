@@ -187,16 +187,18 @@ struct ReplicaParts {
 };
 
 Result<std::unique_ptr<Executor>> start_process(const EngineOptions& options, const ResolvedModels& models,
-                                                const nodes::Assignment& assignment, const Progress& progress) {
-  VOLLEY_ASSIGN(std::unique_ptr<Executor> process, DeviceProcess::start(options, models, assignment, progress));
+                                                const nodes::Assignment& assignment, const Progress& progress,
+                                                const WorkerParts::Attend& attend = {}) {
+  VOLLEY_ASSIGN(std::unique_ptr<Executor> process, DeviceProcess::start(options, models, assignment, progress, attend));
   return process;
 }
 
 // For an engine that runs, whose requests hear of it.
 Result<std::unique_ptr<Executor>> start_process_again(const EngineOptions& options, const ResolvedModels& models,
-                                                      const nodes::Assignment& assignment) {
+                                                      const nodes::Assignment& assignment,
+                                                      const WorkerParts::Attend& attend) {
   try {
-    return start_process(options, models, assignment, {});
+    return start_process(options, models, assignment, {}, attend);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::kUnavailable, "There is no memory to load the models again."};
   }
@@ -210,8 +212,8 @@ Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const Reso
   if (options.restart_on_device_error) {
     VOLLEY_ASSIGN(nodes::Assignment assignment, DeviceProcess::assignment(options, models, replica));
     VOLLEY_ASSIGN(parts.replica, start_process(options, models, assignment, progress));
-    parts.remake = [options, models, assignment = std::move(assignment)] {
-      return start_process_again(options, models, assignment);
+    parts.remake = [options, models, assignment = std::move(assignment)](const WorkerParts::Attend& attend) {
+      return start_process_again(options, models, assignment, attend);
     };
   } else {
     VOLLEY_ASSIGN(parts.replica, Replica::create(options, models, progress, {}, std::move(links)));

@@ -65,9 +65,9 @@ class Fault : public TinyPairTest, public ::testing::WithParamInterface<TestedRa
 
   WorkerParts tiny_parts() {
     WorkerParts parts = make_parts(tiny_options(), faulty());
-    parts.remake = [made = parts.remake]() -> Result<std::unique_ptr<Executor>> {
+    parts.remake = [made = parts.remake](const auto& attend) -> Result<std::unique_ptr<Executor>> {
       try {
-        return made();
+        return made(attend);
       } catch (const DeviceFault& fault) {
         return Error{ErrorCode::kUnavailable, fault.what()};
       }
@@ -199,7 +199,7 @@ TEST_P(Fault, AHostWithoutMemoryEndsEveryRequestOnceWithTheReason) {
 // The same where the device has failed before, and the host's memory ends while it is made anew.
 TEST_P(Fault, AHostWithoutMemoryToStartOverEndsEveryRequestOnceWithTheReason) {
   WorkerParts parts = tiny_parts();
-  parts.remake = []() -> Result<std::unique_ptr<Executor>> { throw std::bad_alloc(); };
+  parts.remake = [](const auto&) -> Result<std::unique_ptr<Executor>> { throw std::bad_alloc(); };
   worker_ = std::make_unique<Worker>(std::move(parts));
   arm(Kind::kWork, 40);
   std::vector<std::vector<TokenId>> tokens;
@@ -228,12 +228,12 @@ TEST_P(Fault, WithoutMemoryAtTheStartThereIsNoEngine) {
   WorkerParts parts = tiny_parts();
   parts.replica.reset();
   arm(Kind::kMemory, kNever);
-  ASSERT_TRUE(parts.remake().ok());
+  ASSERT_TRUE(parts.remake({}).ok());
   const int64_t allocations = seen();
   EXPECT_GT(allocations, 20);
   for (int64_t n = 1; n <= allocations; n += kEach ? 1 : 7) {
     arm(Kind::kMemory, n);
-    const auto made = parts.remake();
+    const auto made = parts.remake({});
     ASSERT_FALSE(made.ok()) << "allocation " << n;
     EXPECT_EQ(made.error().code, ErrorCode::kResourceExhausted);
   }

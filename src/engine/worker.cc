@@ -176,14 +176,7 @@ bool Worker::run_until_fault() {
 void Worker::run() {
   while (take_commands()) {
     check_processes();
-    const bool news = !pending_.empty();
-    while (!pending_.empty()) {
-      Command command = std::move(pending_.front());
-      pending_.pop_front();
-      handle(std::move(command));
-    }
-    end_late();
-    if (news) count_queued();
+    handle_pending();
     if (!scheduler_.idle() || !flights_.empty()) {
       step();
     } else if (lockstep_.behind()) {
@@ -192,6 +185,28 @@ void Worker::run() {
     publish_stats();
   }
   follow_to_the_end();
+}
+
+void Worker::handle_pending() {
+  const bool news = !pending_.empty();
+  while (!pending_.empty()) {
+    Command command = std::move(pending_.front());
+    pending_.pop_front();
+    handle(std::move(command));
+  }
+  end_late();
+  if (news) count_queued();
+}
+
+bool Worker::attend() {
+  bool ending = false;
+  {
+    const std::lock_guard lock(mutex_);
+    move_commands();
+    ending = stopping_;
+  }
+  if (!ending) handle_pending();
+  return !ending;
 }
 
 void Worker::take_part() {
@@ -220,11 +235,15 @@ bool Worker::take_commands() {
   } else if (const auto time = plan_time_.next()) {
     wake_.wait_until(lock, *time, [&] { return stopping_ || has_news(); });
   }
+  move_commands();
+  return !stopping_;
+}
+
+// With mutex_. Cancels go behind the admissions: whoever is cancelled was submitted before.
+void Worker::move_commands() {
   std::ranges::move(commands_, std::back_inserter(pending_));
   commands_.clear();
-  // Behind the admissions: whoever is cancelled was submitted before.
   open_.take_cancelled([this](RequestId id) { pending_.emplace_back(Cancel{id}); });
-  return !stopping_;
 }
 
 void Worker::handle(Command command) {

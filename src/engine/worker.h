@@ -43,7 +43,9 @@ struct WorkerParts {
   std::function<void(const std::string&)> on_warning;  // or empty
   StepTimeout step_timeout;
   // Makes `replica` anew after a fault, with as many pages; empty: a fault ends the engine. As EngineOptions has it.
-  std::function<Result<std::unique_ptr<Executor>>()> remake;
+  // Calls `attend` several times a second where it can, on this thread, and gives up (kCancelled) once that says no.
+  using Attend = std::function<bool()>;
+  std::function<Result<std::unique_ptr<Executor>>(const Attend& attend)> remake;
   double least_between_faults_s = 60;  // from one that was mended; the next within that ends the engine
   std::function<void(const std::string&)> on_device_failure;  // or empty
   // On the engine's thread, or empty. Between two steps: what became of the prefix cache (REQUIRES: the scheduler makes
@@ -122,6 +124,9 @@ class Worker {
   bool has_news() const { return !commands_.empty() || open_.any_cancelled(); }  // REQUIRES: mutex_
   void handle(Command command);
   void handle(Admission admission);
+  void move_commands();
+  void handle_pending();
+  bool attend();                                              // to commands, between steps; false: the engine ends
   void end_late();                                            // whose deadline is over
   void take_part();                                           // in a pass of other replicas
   void follow_to_the_end();                                   // as long as others begin any

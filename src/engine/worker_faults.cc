@@ -36,6 +36,10 @@ bool Worker::recover(const std::string& fault) {
       if (parts_.on_restart) parts_.on_restart(false);
       return true;
     }
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return false;  // which is no failure
+    }
     failure += " Starting over failed: " + again.error().message;
   }
   give_up(failure);
@@ -55,7 +59,7 @@ Status Worker::restart() {
   const spec::PhaseTimes old = parts_.replica->times();
   experts_before_ += parts_.replica->experts_touched();
   replace_replica(nullptr);  // all of it before anything new: there is no memory for both
-  VOLLEY_ASSIGN(std::unique_ptr<Executor> made, parts_.remake());
+  VOLLEY_ASSIGN(std::unique_ptr<Executor> made, parts_.remake([this] { return attend(); }));
   const spec::PhaseTimes now = made->times();
   replace_replica(std::move(made));
   carry(now.draft, old.draft, times_before_.draft);

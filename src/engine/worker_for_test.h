@@ -53,11 +53,11 @@ class WorkerTest : public ::testing::Test {
     text_ = std::move(text).value();
     WorkerParts parts;
     parts.scheduler = models->scheduler();
-    parts.remake = [options, wrap, models = *models]() -> Result<std::unique_ptr<Executor>> {
+    parts.remake = [options, wrap, models = *models](const auto&) -> Result<std::unique_ptr<Executor>> {
       VOLLEY_ASSIGN(std::unique_ptr<Executor> replica, Replica::create(options, models, {}, wrap));
       return replica;
     };
-    auto made = parts.remake();
+    auto made = parts.remake({});
     VOLLEY_CHECK_MSG(made.ok(), made.ok() ? "" : made.error().message);
     parts.replica = std::move(made).value();
     parts.tokenizer = text_.tokenizer;

@@ -183,6 +183,10 @@ Status Connection::receive(std::span<std::byte> bytes, std::optional<Deadline> d
   return {};
 }
 
+bool Connection::has_news(Deadline deadline) const {
+  return wait_readable(descriptor(), deadline);
+}
+
 bool Connection::has_ended() const {
   char next;
   const ssize_t got = ::recv(descriptor(), &next, 1, MSG_PEEK | MSG_DONTWAIT);

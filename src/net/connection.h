@@ -41,6 +41,8 @@ class Connection {
   Status send(std::span<const std::byte> bytes);
   // Until `bytes` are full. kUnavailable: the connection has ended, or the deadline has come.
   Status receive(std::span<std::byte> bytes, std::optional<Deadline> deadline = std::nullopt);
+  // Whether receive() has something to say, at the latest at the deadline.
+  bool has_news(Deadline deadline) const;
   // Ends it in both directions: the calls above return on both sides, and later ones do.
   void shut_down();
 
