@@ -70,8 +70,9 @@ struct ChildProcess::End {
 
   std::mutex mutex;
   std::condition_variable changed;
-  pid_t pid = -1;     // guarded by mutex; -1: it has ended
-  std::string ended;  // guarded by mutex; how
+  pid_t pid = -1;       // guarded by mutex; -1: it has ended
+  bool killed = false;  // guarded by mutex
+  std::string ended;    // guarded by mutex; how
   std::mutex watch_mutex;
   std::function<void(const std::string&)> on_end;  // guarded by watch_mutex
   bool told = false;                               // guarded by watch_mutex
@@ -135,13 +136,19 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
 ChildProcess::~ChildProcess() {
   connection_->shut_down();
   watch({});
-  if (!ended_within(kPatience).empty()) return;
+  bool killed = false;
+  {
+    const std::lock_guard lock(end_->mutex);
+    killed = end_->killed;
+  }
+  if (!killed && !ended_within(kPatience).empty()) return;
   kill();
   (void)ended_within(kDriversTime);
 }
 
 void ChildProcess::kill() {
   const std::lock_guard lock(end_->mutex);
+  end_->killed = true;
   if (end_->pid > 0) ::kill(end_->pid, SIGKILL);
 }
 

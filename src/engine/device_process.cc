@@ -89,13 +89,16 @@ bool DeviceProcess::interrupt(const std::string& why) {
     if (interrupted_.empty()) interrupted_ = why;
   }
   child_->kill();
+  child_->connection().shut_down();  // a driver may let it end much later
   return true;
 }
 
 std::string DeviceProcess::why_gone(const Error& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!interrupted_.empty()) return interrupted_;
+  }
   const std::string how = child_->ended_within(kForTheCause);
-  const std::lock_guard lock(mutex_);
-  if (!interrupted_.empty()) return interrupted_;
   return "The process that computes is gone: " + (how.empty() ? error.message : how) + ".";
 }
 
