@@ -46,7 +46,7 @@ class Replica final : public Executor {
 
   int ranks() const override { return all_ranks_; }
   int32_t vocab() const override;
-  // Of node 0's all ranks; of another one's its own.
+  // Node 0 counts all ranks, another node its own.
   int threads() const override;
   int64_t weight_bytes() const override;
   int64_t target_bytes() const override;

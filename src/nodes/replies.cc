@@ -12,7 +12,7 @@ using net::ByteWriter;
 enum Kind : uint32_t { kReady = 200, kAnswer, kReport, kFailed, kLoading, kTraits, kMaskQuestion, kStepResults };
 
 constexpr size_t kMostSentence = 8 << 10;
-// Of arrays that the frame bounds, too.
+// The frame bounds arrays, too.
 constexpr size_t kMostValues = kMostProcessReplyBytes / sizeof(int32_t);
 constexpr int64_t kMost = int64_t{1} << 60;
 

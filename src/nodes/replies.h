@@ -30,7 +30,7 @@ struct Failed {
   std::string sentence;
 };
 
-// Of a process alone. What it loads, and how far: before it is ready.
+// A process alone says this and what follows. What it loads, and how far: before it is ready.
 struct Loading {
   std::string phase;
   double fraction = 0;
