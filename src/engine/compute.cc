@@ -27,8 +27,10 @@ Result<Assigned> take_assignment(EngineOptions options, net::Connection& connect
   Assigned assigned = {replicas[static_cast<size_t>(assignment.replica)], {}};
   VOLLEY_ASSIGN(assigned.models, resolve_models(assigned.options, assignment.replica));
   VOLLEY_ASSIGN(const std::vector<nodes::Fact> facts, node_facts(assigned.options, assigned.models));
-  const std::string difference = nodes::difference(assignment.facts, facts);
-  if (!difference.empty()) return failed_precondition(difference);
+  if (const auto what = nodes::first_difference(facts, assignment.facts)) {
+    return failed_precondition("The process that computes has other options or files than the engine: " + what->name +
+                               " is " + what->here + " there, and " + what->there + " in the engine.");
+  }
   if (assignment.sizes.size() != sizes_of(assigned.models).size()) {
     return failed_precondition("the models have other cache groups here");
   }

@@ -2,11 +2,10 @@
 // both must have in common.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "nodes/calls.h"
-#include "nodes/meeting.h"
+#include "nodes/facts.h"
 
 namespace volley::nodes {
 
@@ -22,8 +21,5 @@ struct Assignment {
 void append_assignment(Bytes& out, const Assignment& assignment);
 // kInvalidArgument: it is none.
 Result<Assignment> read_assignment(const net::Frame& frame);
-
-// The first of `asked` that is not so in `here`, in a sentence; empty: there is none.
-std::string difference(const std::vector<Fact>& asked, const std::vector<Fact>& here);
 
 }  // namespace volley::nodes

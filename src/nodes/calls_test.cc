@@ -375,10 +375,13 @@ TEST(Assignments, ComeBackAsTheyWereAndTellWhatDiffers) {
   const auto frame = frames_of(bytes).at(0);
   const auto back = *read_assignment(frame);
   EXPECT_TRUE(back.replica == 3 && back.max_num_seqs == 17 && back.sizes == (std::vector<int64_t>{400, 0, 17}));
-  EXPECT_EQ(difference(back.facts, {{"--dtype", "bfloat16"}, {"the files", "ab"}}), "");
-  EXPECT_THAT(difference(back.facts, {{"--dtype", "float32"}, {"the files", "ab"}}),
-              HasSubstr("--dtype is float32 there, and bfloat16 here"));
-  EXPECT_THAT(difference(back.facts, {{"--dtype", "bfloat16"}}), HasSubstr("the files is "));
+  EXPECT_FALSE(first_difference(back.facts, {{"the files", "ab"}, {"--dtype", "bfloat16"}}));
+  const auto other = first_difference(back.facts, {{"--dtype", "float32"}, {"the files", "ab"}});
+  EXPECT_TRUE(other && other->name == "--dtype" && other->here == "bfloat16" && other->there == "float32");
+  const auto less = first_difference(back.facts, {{"--dtype", "bfloat16"}});
+  EXPECT_TRUE(less && less->name == "the files" && less->there == "nothing");
+  const auto more = first_difference({}, {{"--dtype", "bfloat16"}});
+  EXPECT_TRUE(more && more->name == "--dtype" && more->here == "nothing");
   EXPECT_FALSE(read_assignment({frame.kind + 1, frame.payload}).ok());
   EXPECT_FALSE(read_assignment({frame.kind, {frame.payload.begin(), frame.payload.end() - 1}}).ok());
 }

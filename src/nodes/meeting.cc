@@ -19,7 +19,7 @@ using net::ByteWriter;
 enum Kind : uint32_t { kHello = 1, kWelcome, kRefusal, kSums };
 
 constexpr uint64_t kMagic = 0x31534e59454c4c56;  // "VLLEYNS1"
-constexpr size_t kMostMessage = 1 << 20, kMostFacts = 256, kMostText = 8 << 10, kMostNumbers = 1024;
+constexpr size_t kMostMessage = 1 << 20, kMostText = 8 << 10, kMostNumbers = 1024;
 constexpr std::chrono::milliseconds kBetweenLooks(200);  // at whether those who have come are still there
 
 struct Hello {
@@ -42,11 +42,7 @@ std::vector<std::byte> encoded(const Hello& hello) {
   w.put(hello.protocol);
   w.put(hello.node);
   w.put(hello.sums_port);
-  w.put(static_cast<uint32_t>(hello.facts.size()));
-  for (const Fact& fact : hello.facts) {
-    w.put_string(fact.name);
-    w.put_string(fact.value);
-  }
+  put_facts(w, hello.facts);
   w.put_array(std::span<const int64_t>(hello.numbers));
   return w.bytes();
 }
@@ -60,13 +56,7 @@ std::optional<Hello> read_hello(const net::Frame& frame) {
   hello.node = r.take<int32_t>();
   if (!r.failed() && hello.protocol != kProtocol) return hello;
   hello.sums_port = r.take<uint16_t>();
-  const auto facts = r.take_within<uint32_t>(0, kMostFacts, "the number of facts");
-  for (uint32_t i = 0; i < facts && !r.failed(); ++i) {
-    Fact fact;
-    fact.name = r.take_string(kMostText, "a name");
-    fact.value = r.take_string(kMostText, "a value");
-    hello.facts.push_back(std::move(fact));
-  }
+  hello.facts = take_facts(r);
   hello.numbers = r.take_array<int64_t>(kMostNumbers, "the numbers");
   if (!r.finish("a hello").ok()) return std::nullopt;
   return hello;
@@ -116,7 +106,6 @@ std::string node_name(int node) {
 
 // What differs first; empty: nothing.
 std::string difference(const std::vector<Fact>& here, const Hello& hello) {
-  const std::vector<Fact>& there = hello.facts;
   const auto sentence = [node = hello.node](const std::string& what, const std::string& theirs,
                                             const std::string& ours) {
     return "Node " + std::to_string(node) + " differs from node 0 in " + what + ": " + theirs + " there, " + ours +
@@ -125,15 +114,7 @@ std::string difference(const std::vector<Fact>& here, const Hello& hello) {
   if (hello.protocol != kProtocol) {
     return sentence("the protocol of nodes", std::to_string(hello.protocol), std::to_string(kProtocol));
   }
-  for (const Fact& fact : here) {
-    const auto same = std::ranges::find(there, fact.name, &Fact::name);
-    if (same == there.end()) return sentence(fact.name, "nothing", fact.value);
-    if (same->value != fact.value) return sentence(fact.name, same->value, fact.value);
-  }
-  for (const Fact& fact : there) {
-    if (std::ranges::find(here, fact.name, &Fact::name) == here.end())
-      return sentence(fact.name, fact.value, "nothing");
-  }
+  if (const auto what = first_difference(here, hello.facts)) return sentence(what->name, what->there, what->here);
   return "";
 }
 

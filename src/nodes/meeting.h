@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 #include "net/connection.h"
+#include "nodes/facts.h"
 
 namespace volley::nodes {
 
@@ -23,11 +24,6 @@ struct Place {
 
   int ranks_each() const { return ranks / nodes; }
   int first_rank(int of_node) const { return of_node * ranks_each(); }
-};
-
-// What must be the same everywhere: a sentence names it where it is not.
-struct Fact {
-  std::string name, value;
 };
 
 struct Links {

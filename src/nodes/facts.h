@@ -1,0 +1,27 @@
+// What must be the same in all processes of an engine: a sentence names it where it is not.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "net/bytes.h"
+
+namespace volley::nodes {
+
+inline constexpr size_t kMostFacts = 256, kMostFactText = 8 << 10;
+
+struct Fact {
+  std::string name, value;
+};
+
+void put_facts(net::ByteWriter& w, const std::vector<Fact>& facts);
+std::vector<Fact> take_facts(net::ByteReader& r);
+
+struct Difference {
+  std::string name, here, there;  // "nothing": it is not there at all
+};
+// What differs first; nothing: they are the same, in any order.
+std::optional<Difference> first_difference(const std::vector<Fact>& here, const std::vector<Fact>& there);
+
+}  // namespace volley::nodes
