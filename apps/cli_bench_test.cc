@@ -50,8 +50,10 @@ TEST(Cli, BenchRunsDummyWeightsWithSimulatedAcceptance) {
   EXPECT_NE(program.out().find("tok/s"), std::string::npos);
 }
 
+// Each mode has an engine with options of its own, and here a process that computes for it.
 TEST(Cli, BenchSaysThatSpeculationChangedNothing) {
-  Program program({"bench", "--concurrency", "1,3", "--requests", "3", "--output-tokens", "16", "--json"});
+  Program program({"bench", "--concurrency", "1,3", "--requests", "3", "--output-tokens", "16", "--json",
+                   "--restart-on-device-error"});
   ASSERT_EQ(program.status(), 0) << program.err();
   const Json json = program.last_json();
   ASSERT_EQ(json["rows"].size(), 4u);

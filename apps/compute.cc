@@ -1,21 +1,27 @@
 #include "apps/compute.h"
 
 #include <signal.h>
+#include <volley/engine.h>
 
-#include "apps/engine_setup.h"
+#include <charconv>
+#include <string_view>
+
 #include "apps/exit_codes.h"
 
 namespace volley::apps {
 
-int run_compute(const EngineFlags& flags, Console* console) {
+std::optional<int> compute_for(int argc, const char* const* argv) {
+  if (argc != 3 || std::string_view(argv[1]) != kComputeFor) return std::nullopt;
+  const std::string_view text = argv[2];
+  int descriptor = -1;
+  std::from_chars(text.data(), text.data() + text.size(), descriptor);
+  return descriptor;
+}
+
+int run_compute(int descriptor) {
   // It lives as long as the engine: whoever gets a signal together with that one waits for its last requests.
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_IGN);
-  auto setup = resolve_engine(flags, 0);
-  if (!setup.ok()) {
-    console->error(setup.error().message);
-    return kExitUsage;
-  }
-  const Status end = Engine::compute(setup->options, *flags.compute_for);  // the engine says what it fails of
+  const Status end = Engine::compute(descriptor);  // the engine says what it fails of
   return end.ok() ? kExitOk : kExitDevice;
 }
 

@@ -1,12 +1,15 @@
-// The process that has the device for another one (EngineOptions::device_command): the same program with the same
-// arguments, and --compute-for.
+// The process that has the device for another one (EngineOptions::device_command): `volley --compute-for DESCRIPTOR`,
+// which is no user's.
 #pragma once
 
-#include "apps/console.h"
-#include "apps/options.h"
+#include <optional>
 
 namespace volley::apps {
 
-int run_compute(const EngineFlags& flags, Console* console);
+inline constexpr const char* kComputeFor = "--compute-for";
+
+// Its descriptor; nothing: the process is another one.
+std::optional<int> compute_for(int argc, const char* const* argv);
+int run_compute(int descriptor);
 
 }  // namespace volley::apps

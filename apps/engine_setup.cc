@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "apps/compute.h"
 #include "apps/exit_codes.h"
 #include "apps/known_drafters.h"
 #include "apps/model_location.h"
@@ -26,15 +27,6 @@ std::string cost_cache_dir(const EngineFlags& flags) {
   if (flags.cost_cache) return *flags.cost_cache == "none" ? "" : *flags.cost_cache;
   const std::string home = env_cache_home();
   return home.empty() ? "" : home + "/volley";
-}
-
-// This program, with its own arguments: what they mean is the same there.
-std::vector<std::string> device_command() {
-  std::vector<std::string> command = {"/proc/self/exe"};
-  const std::vector<std::string> arguments = process_arguments();
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  command.push_back("--compute-for");
-  return command;
 }
 
 // What keeps a folder from being a model's; empty if nothing that can be seen from outside.
@@ -105,7 +97,7 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
   }
   options.speculation = flags.speculation.value_or(has_drafter ? Speculation::kOn : Speculation::kOff);
   options.cost_cache_dir = cost_cache_dir(flags);
-  if (options.restart_on_device_error) options.device_command = device_command();
+  if (options.restart_on_device_error) options.device_command = {"/proc/self/exe", kComputeFor};
   if (!flags.simulations.empty()) {
     options.simulate_acceptance = flags.simulations.front().of(0);
     options.simulate_acceptance->confidence_odds = flags.confidence_odds;

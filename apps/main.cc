@@ -45,24 +45,13 @@ struct Dispatch {
   }
 };
 
-// Which of them have an engine's options.
-const EngineFlags* engine_flags(const Command& command) {
-  return std::visit(
-      []<typename T>(const T& one) -> const EngineFlags* {
-        if constexpr (requires { one.engine.compute_for; }) return &one.engine;
-        return nullptr;
-      },
-      command);
-}
-
 int run(int argc, char** argv) {
   prepare_standard_streams();
   report_lost_files();
+  if (const auto descriptor = compute_for(argc, argv)) return run_compute(*descriptor);
   Console console;
   std::vector<std::string> warnings;
   auto command = parse_command_line(argc, argv, env_volley_variables(), &warnings);
-  const EngineFlags* flags = command.ok() ? engine_flags(*command) : nullptr;
-  if (flags != nullptr && flags->compute_for) return run_compute(*flags, &console);  // the other process says the rest
   for (const std::string& warning : warnings) console.note(warning);
   if (!command.ok()) {
     console.error(command.error().message);

@@ -400,7 +400,6 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
       "--restart-on-device-error", base.restart_on_device_error,
       "compute in a process of its own; when the device fails or hangs, or that process ends, load the models "
       "again and go on with every request");
-  app->add_option("--compute-for", flags->compute_for)->group("");  // of that process: no user's
   app->add_option("--grammar-compile-timeout-ms", base.grammar_compile_timeout_ms,
                   "milliseconds that compiling one grammar may take [2000]")
       ->check(between(1, 3'600'000, "milliseconds from 1 to 3600000"));

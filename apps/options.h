@@ -36,7 +36,6 @@ struct EngineFlags {
   std::optional<std::string> cost_cache;   // a folder, or "none"; empty: the user's cache folder
   TextFlags text;                          // of generate, chat, serve and batch
   EngineOptions base;                      // everything else, straight from the command line
-  std::optional<int> compute_for;          // this process has the device for another one: EngineOptions::device_command
 };
 
 struct GenerateCommand {

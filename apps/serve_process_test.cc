@@ -185,12 +185,15 @@ TEST(ServeProcess, ADeviceThatHangsWhileItEndsIsSaid) {
   EXPECT_NE(errors.find("--step-timeout"), std::string::npos) << errors;
 }
 
-// The same text as without the fault, in one stream.
+// The same text as without the fault, in one stream. Where the options came from may be gone by then.
 TEST(ServeProcess, ADeviceThatFailsIsMadeAnewWhereThatIsWanted) {
+  const auto file = std::filesystem::temp_directory_path() / ("volley_restart_" + std::to_string(::getpid()) + ".yaml");
   for (const int signal : {SIGUSR1, SIGUSR2, SIGKILL}) {
-    ServeProcess process({"--threads", "2", "--step-timeout", "2", "--restart-on-device-error"}, VOLLEY_FAULTY_PROGRAM);
+    std::ofstream(file) << "threads: 2\nstep-timeout: 2\nrestart-on-device-error: true\n";
+    ServeProcess process({"--config", file.string()}, VOLLEY_FAULTY_PROGRAM);
     const uint16_t port = process.port();
     ASSERT_NE(port, 0);
+    std::filesystem::remove(file);
     Client client(port);
     const auto restarts = [&] {
       const auto metrics = Client(port).get("/metrics");

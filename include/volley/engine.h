@@ -154,8 +154,7 @@ struct EngineOptions {
   // tokens. A second time within a minute ends the engine all the same. On GPUs nothing else in this process may use
   // CUDA: what it has there is given back before the other one starts.
   bool restart_on_device_error = false;
-  // REQUIRED for that: a program and its arguments, which calls compute() with these options. Behind them comes the
-  // number of a descriptor.
+  // REQUIRED for that: a program and its arguments, which calls compute() with the number that comes behind them.
   std::vector<std::string> device_command;
   // The device failed or hangs, in a sentence: every request has had its last event, with kUnavailable, and submit()
   // answers so from now on; while the engine's destructor runs, requests of other replicas may still end. Called once,
@@ -416,10 +415,10 @@ class Engine {
   // on_device_failure hears. `started`, unless empty: called when all nodes have met and the models are loaded.
   static Status follow(const EngineOptions& options, const Progress& progress = {},
                        const std::function<void()>& started = {});
-  // For a process that was started by restart_on_device_error: has the device for that engine, on this thread, until it
-  // ends. The descriptor is compute()'s from then on. Errors as create(); the engine hears of them. Where the engine's
-  // process is gone this one ends at once, with status 1.
-  static Status compute(const EngineOptions& options, int descriptor);
+  // For a process that was started by restart_on_device_error: has the device for that engine, with its options, on
+  // this thread, until it ends. The descriptor is compute()'s from then on. Errors as create(); the engine hears of
+  // them. Where the engine's process is gone this one ends at once, with status 1.
+  static Status compute(int descriptor);
   virtual ~Engine() = default;  // cancels what runs: every request still gets its last event
 
   // Checks and queues a request. If it returns an id, `sink` gets events until the one with `finish`, the first of them

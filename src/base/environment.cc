@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <string_view>
 
@@ -53,14 +52,6 @@ std::string env_state_home() {
 
 std::optional<std::string> env_api_keys() {
   return variable("VOLLEY_API_KEYS");
-}
-
-std::vector<std::string> process_arguments() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> words;
-  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
-  if (!words.empty()) words.erase(words.begin());
-  return words;
 }
 
 std::optional<std::string> env_cuda_visible_devices() {

@@ -28,9 +28,6 @@ std::string env_state_home();
 // not for logs or messages.
 std::optional<std::string> env_api_keys();
 
-// The words of this process's command line, without the program. Empty: the system does not say.
-std::vector<std::string> process_arguments();
-
 // CUDA_VISIBLE_DEVICES: the GPUs that the driver shows this process. Nothing: not set.
 std::optional<std::string> env_cuda_visible_devices();
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/allocation_retry.h"
+#include "base/file.h"
 
 extern char** environ;
 
@@ -35,7 +36,8 @@ std::string in_words(const siginfo_t& end) {
   return "it was killed by signal " + std::to_string(end.si_status) + ", " + ::strsignal(end.si_status);
 }
 
-// What the program gets: its side of the connection, the standard streams and signals as they were at a login.
+// What the program gets: its side of the connection, the standard streams and no signal that ends this process, too,
+// until it lets them in.
 struct Settings {
   Settings() {
     ::posix_spawn_file_actions_init(&files);
@@ -49,11 +51,12 @@ struct Settings {
   Settings& operator=(const Settings&) = delete;
 
   int set(int descriptor) {
-    sigset_t none;
-    sigemptyset(&none);
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&blocked, number);
     int error = ::posix_spawn_file_actions_adddup2(&files, descriptor, kDescriptor);
     if (error == 0) error = ::posix_spawn_file_actions_addclosefrom_np(&files, kDescriptor + 1);
-    if (error == 0) error = ::posix_spawnattr_setsigmask(&attributes, &none);
+    if (error == 0) error = ::posix_spawnattr_setsigmask(&attributes, &blocked);
     if (error == 0) error = ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
     return error;
   }
@@ -107,7 +110,7 @@ ChildProcess::ChildProcess(std::unique_ptr<net::Connection> connection)
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& command) {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return refused("no descriptors", errno);
-  const auto there = net::Connection::adopt(pair[1]);
+  const FileDescriptor there(pair[1]);
   std::unique_ptr<ChildProcess> child(new ChildProcess(net::Connection::adopt(pair[0])));
   std::vector<std::string> words = command;
   words.push_back(std::to_string(kDescriptor));
@@ -116,12 +119,15 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
   arguments.push_back(nullptr);
   Settings settings;
   pid_t pid = -1;
-  int error = settings.set(pair[1]);
+  int error = settings.set(there.get());
   if (error == 0) {
     error =
         ::posix_spawn(&pid, command.front().c_str(), &settings.files, &settings.attributes, arguments.data(), environ);
   }
-  if (error != 0) return refused(command.front(), error);
+  if (error != 0) {
+    child->end_->ended = "it was not started";  // nobody need wait for that
+    return refused(command.front(), error);
+  }
   child->end_->pid = pid;
   try {
     std::thread([end = child->end_] { end->await(); }).detach();

@@ -3,7 +3,7 @@
 
 #include "engine/follow.h"
 #include "engine/node_setup.h"
-#include "engine/replica_options.h"
+#include "engine/start_error.h"
 #include "nodes/assignment.h"
 
 namespace volley {
@@ -13,22 +13,19 @@ namespace {
 constexpr std::chrono::seconds kForTheAssignment(10);
 
 struct Assigned {
-  EngineOptions options;  // of the replica
+  EngineOptions options;
   ResolvedModels models;
 };
 
-Result<Assigned> take_assignment(EngineOptions options, net::Connection& connection) {
+Result<Assigned> take_assignment(net::Connection& connection) {
   VOLLEY_ASSIGN(const net::Frame frame,
                 net::receive_frame(connection, nodes::kMostAssignmentBytes, net::after(kForTheAssignment)));
   VOLLEY_ASSIGN(const nodes::Assignment assignment, nodes::read_assignment(frame));
-  options.max_num_seqs = assignment.max_num_seqs;
-  VOLLEY_ASSIGN(const std::vector<EngineOptions> replicas, replica_options(options));
-  if (assignment.replica >= std::ssize(replicas)) return invalid_argument("there is no such replica");
-  Assigned assigned = {replicas[static_cast<size_t>(assignment.replica)], {}};
-  VOLLEY_ASSIGN(assigned.models, resolve_models(assigned.options, assignment.replica));
+  Assigned assigned = {assignment.options, {}};
+  VOLLEY_ASSIGN(assigned.models, resolve_models(assigned.options, 0, assignment.available_bytes));
   VOLLEY_ASSIGN(const std::vector<nodes::Fact> facts, node_facts(assigned.options, assigned.models));
   if (const auto what = nodes::first_difference(facts, assignment.facts)) {
-    return failed_precondition("The process that computes has other options or files than the engine: " + what->name +
+    return failed_precondition("The process that computes finds something else than the engine did: " + what->name +
                                " is " + what->here + " there, and " + what->there + " in the engine.");
   }
   if (assignment.sizes.size() != sizes_of(assigned.models).size()) {
@@ -38,12 +35,20 @@ Result<Assigned> take_assignment(EngineOptions options, net::Connection& connect
   return assigned;
 }
 
+Result<Assigned> take_assignment_or_say_why_not(net::Connection& connection) {
+  try {
+    return take_assignment(connection);
+  } catch (...) {
+    return start_error();
+  }
+}
+
 }  // namespace
 }  // namespace engine
 
-Status Engine::compute(const EngineOptions& options, int descriptor) {
+Status Engine::compute(int descriptor) {
   std::unique_ptr<net::Connection> connection = net::Connection::adopt(descriptor);
-  Result<engine::Assigned> assigned = engine::take_assignment(options, *connection);
+  Result<engine::Assigned> assigned = engine::take_assignment_or_say_why_not(*connection);
   if (!assigned.ok()) {
     nodes::Bytes out;
     nodes::append_reply(out, nodes::Failed{assigned.error().message});

@@ -25,10 +25,18 @@ DeviceProcess::DeviceProcess(const EngineOptions& options, const ResolvedModels&
 
 DeviceProcess::~DeviceProcess() = default;
 
-Result<nodes::Assignment> DeviceProcess::assignment(const EngineOptions& options, const ResolvedModels& models,
-                                                    int replica) {
-  VOLLEY_ASSIGN(std::vector<nodes::Fact> facts, node_facts(options, models));
-  return nodes::Assignment{replica, options.max_num_seqs, std::move(facts), sizes_of(models)};
+// What the options left open is open no more: the process may be started again when a GPU is missing, or when others
+// have taken memory.
+Result<nodes::Assignment> DeviceProcess::assignment(const EngineOptions& options, const ResolvedModels& models) {
+  nodes::Assignment assignment;
+  VOLLEY_ASSIGN(assignment.facts, node_facts(options, models));
+  assignment.options = options;
+  assignment.options.data_parallel_size = 1;  // its part of what they share is told
+  const DeviceChoice& device = models.device;
+  assignment.options.device = device.kind == DeviceKind::kCpu ? "cpu" : "cuda:" + std::to_string(device.ordinal);
+  assignment.available_bytes = device.available_bytes;
+  assignment.sizes = sizes_of(models);
+  return assignment;
 }
 
 Result<std::unique_ptr<DeviceProcess>> DeviceProcess::start(const EngineOptions& options, const ResolvedModels& models,
@@ -46,6 +54,7 @@ Status DeviceProcess::load(const Progress& progress, const std::function<bool()>
   try {
     flush();
     for (;;) {
+      if (attend && !attend()) return Error{ErrorCode::kCancelled, "The engine ends."};
       const net::Deadline silent = net::after(kMostSilence);
       while (!child_->connection().has_news(net::after(kBetweenLooks)) && std::chrono::steady_clock::now() < silent) {
         if (attend && !attend()) return Error{ErrorCode::kCancelled, "The engine ends."};

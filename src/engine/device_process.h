@@ -22,8 +22,8 @@ namespace volley::engine {
 
 class DeviceProcess final : public Executor {
  public:
-  // What a process is told that computes for replica number `replica`, with these options. Errors as node_facts().
-  static Result<nodes::Assignment> assignment(const EngineOptions& options, const ResolvedModels& models, int replica);
+  // What a process is told that computes for a replica with these options. Errors as node_facts().
+  static Result<nodes::Assignment> assignment(const EngineOptions& options, const ResolvedModels& models);
   // options: with device_command. The process loads the models as `models` has them, of the files that they had when
   // the assignment was made. attend, unless empty: called some times a second; false: it is wanted no more. kCancelled
   // then. kUnavailable: the process does not start, or cannot load them, with its sentence.

@@ -4,11 +4,8 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <new>
 #include <random>
-#include <system_error>
 
-#include "device/fault.h"
 #include "engine/companions.h"
 #include "engine/cost_cache.h"
 #include "engine/device_process.h"
@@ -17,6 +14,7 @@
 #include "engine/node_setup.h"
 #include "engine/replica.h"
 #include "engine/replica_options.h"
+#include "engine/start_error.h"
 #include "engine/text_models.h"
 #include "engine/token_rules.h"
 #include "engine/validation.h"
@@ -193,27 +191,15 @@ Result<std::unique_ptr<Executor>> start_process(const EngineOptions& options, co
   return process;
 }
 
-// For an engine that runs, whose requests hear of it.
-Result<std::unique_ptr<Executor>> start_process_again(const EngineOptions& options, const ResolvedModels& models,
-                                                      const nodes::Assignment& assignment,
-                                                      const WorkerParts::Attend& attend) {
-  try {
-    return start_process(options, models, assignment, {}, attend);
-  } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::kUnavailable, "There is no memory to load the models again."};
-  }
-}
-
-// replica: its number.
-Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const ResolvedModels& models, int replica,
+Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const ResolvedModels& models,
                                         const TextModels& text, const Progress& progress, nodes::Links links) {
   ReplicaParts made;
   WorkerParts& parts = made.worker;
   if (options.restart_on_device_error) {
-    VOLLEY_ASSIGN(nodes::Assignment assignment, DeviceProcess::assignment(options, models, replica));
+    VOLLEY_ASSIGN(nodes::Assignment assignment, DeviceProcess::assignment(options, models));
     VOLLEY_ASSIGN(parts.replica, start_process(options, models, assignment, progress));
     parts.remake = [options, models, assignment = std::move(assignment)](const WorkerParts::Attend& attend) {
-      return start_process_again(options, models, assignment, attend);
+      return start_process(options, models, assignment, {}, attend);
     };
   } else {
     VOLLEY_ASSIGN(parts.replica, Replica::create(options, models, progress, {}, std::move(links)));
@@ -367,7 +353,7 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
   std::vector<ReplicaParts> made;
   std::vector<Executor*> made_replicas;
   for (size_t i = 0; i < replicas.size(); ++i) {
-    VOLLEY_ASSIGN(ReplicaParts parts, make_replica_parts(replicas[i], models[i], static_cast<int>(i), text,
+    VOLLEY_ASSIGN(ReplicaParts parts, make_replica_parts(replicas[i], models[i], text,
                                                          part_of(progress, i, replicas.size()), std::move(links)));
     made_replicas.push_back(parts.worker.replica.get());
     made.push_back(std::move(parts));
@@ -397,15 +383,8 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, const Progress& progress) {
   try {
     return engine::create_engine(options, progress);
-  } catch (const DeviceFault& fault) {
-    return Error{ErrorCode::kUnavailable, fault.what()};
-  } catch (const std::bad_alloc&) {
-    return resource_exhausted("There is no memory left for the models: give the process more.");
-  } catch (const std::system_error& error) {
-    if (error.code() != std::errc::resource_unavailable_try_again) {
-      return internal_error(std::string("The system refuses what the engine needs: ") + error.what() + ".");
-    }
-    return resource_exhausted("The system gives this process no more threads: lower --threads, or raise its limit.");
+  } catch (...) {
+    return engine::start_error();
   }
 }
 

@@ -429,13 +429,15 @@ std::vector<model::Param> target_params(const ResolvedModels& models, int rank) 
   return model::keep_experts_of(std::move(params), models.expert_replica, models.expert_replicas);
 }
 
-Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica) {
+Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica,
+                                      std::optional<int64_t> available_bytes) {
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
   models.expert_replica = replica;
   if (gpus_wait_for_one_another(options)) load_gpu_code_early();
   VOLLEY_ASSIGN(models.device, resolve_device(options.device));
   VOLLEY_RETURN_IF_ERROR(resolve_ranks(options, models));
+  if (available_bytes) models.device.available_bytes = *available_bytes;
   if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
   // Whoever sets other defaults need not mind a file that is wrong.

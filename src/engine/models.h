@@ -89,8 +89,10 @@ struct ResolvedModels {
 // Reads config.json files and checkpoint headers, checks that everything fits together, plans the memory. Errors:
 // kInvalidArgument for options, those of families/family.h, spec/proposers.h and weights/checkpoint.h for files,
 // kFailedPrecondition for a pair that does not fit, kUnimplemented for what is not built, kResourceExhausted for memory
-// (plan_memory()). replica: which of data_parallel_size it is for.
-Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica = 0);
+// (plan_memory()). replica: which of data_parallel_size it is for. available_bytes: of memory to plan with, as another
+// process had it; nothing: what there is now.
+Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica = 0,
+                                      std::optional<int64_t> available_bytes = std::nullopt);
 // What a rank holds of the target's list.
 std::vector<model::Param> target_params(const ResolvedModels& models, int rank);
 

@@ -240,6 +240,15 @@ TEST_F(Startup, FewerThreadsThanRanksAreSaid) {
   EXPECT_FALSE(engine::too_few_threads(options_, DeviceKind::kCuda)) << "a GPU each";
 }
 
+// A process that computes for an engine has the memory that the engine planned with, whatever others take meanwhile.
+TEST_F(Startup, APlanCanBeMadeOfTheMemoryThatAnotherProcessHad) {
+  const auto plan = [&](int64_t bytes) { return engine::resolve_models(options_, 0, bytes); };
+  const int64_t weights = engine::resolve_models(options_)->weights.total();
+  ASSERT_TRUE(plan(3 * weights).ok());
+  EXPECT_GT(plan(4 * weights)->memory.kv_bytes(), plan(3 * weights)->memory.kv_bytes());
+  EXPECT_FALSE(plan(weights).ok());
+}
+
 // Attention's output is in the cache's type then, and meets a matrix in float32.
 TEST_F(Startup, ABfloat16CacheWithFloat32Weights) {
   options_.model_dir = "tests/data/targets/narrow_fp32";

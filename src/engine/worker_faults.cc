@@ -88,7 +88,8 @@ bool Worker::is_late(std::chrono::duration<double> limit) {
   const std::string hangs = step_hangs(limit.count());
   {
     const std::lock_guard lock(replica_mutex_);
-    if (parts_.remake && parts_.replica && parts_.replica->interrupt(hangs)) return true;
+    // None: the step has failed by itself meanwhile.
+    if (parts_.remake && (!parts_.replica || parts_.replica->interrupt(hangs))) return true;
   }
   give_up(hangs);
   return false;

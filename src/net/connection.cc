@@ -64,13 +64,21 @@ std::string to_string(const Address& address) {
 }
 
 struct Connection::Socket {
+  struct Tcp {
+    asio::io_context io{1};
+    tcp::socket socket{io};
+  };
+
+  // Asio's takes three descriptors more: one that is adopted does without.
+  explicit Socket(int given) : adopted(given) {
+    if (given < 0) tcp.emplace();
+  }
   ~Socket() {
     if (adopted >= 0) ::close(adopted);
   }
 
-  asio::io_context io{1};
-  tcp::socket tcp_socket{io};
-  int adopted = -1;  // instead of that one
+  const int adopted;  // -1: it has a socket of its own
+  std::optional<Tcp> tcp;
 };
 
 struct Listener::Socket {
@@ -92,19 +100,17 @@ struct Listener::Socket {
   tcp::acceptor tcp_acceptor{io};
 };
 
-Connection::Connection() : socket_(std::make_unique<Socket>()) {}
+Connection::Connection(int adopted) : socket_(std::make_unique<Socket>(adopted)) {}
 Connection::~Connection() = default;
 Listener::Listener() : socket_(std::make_unique<Socket>()) {}
 Listener::~Listener() = default;
 
 int Connection::descriptor() const {
-  return socket_->adopted >= 0 ? socket_->adopted : socket_->tcp_socket.native_handle();
+  return socket_->adopted >= 0 ? socket_->adopted : socket_->tcp->socket.native_handle();
 }
 
 std::unique_ptr<Connection> Connection::adopt(int descriptor) {
-  std::unique_ptr<Connection> connection(new Connection());
-  connection->socket_->adopted = descriptor;
-  return connection;
+  return std::unique_ptr<Connection>(new Connection(descriptor));
 }
 
 Status Connection::open() {
@@ -115,16 +121,17 @@ Status Connection::open() {
   set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
   error_code error;
-  const tcp::endpoint here = socket_->tcp_socket.local_endpoint(error);
+  tcp::socket& socket = socket_->tcp->socket;
+  const tcp::endpoint here = socket.local_endpoint(error);
   if (error) return ended(error.value());
-  const tcp::endpoint there = socket_->tcp_socket.remote_endpoint(error);
+  const tcp::endpoint there = socket.remote_endpoint(error);
   if (error) return ended(error.value());
   // The system may take the port that nobody listens at for this side, and connect it to itself.
   if (here == there) return ended(ECONNREFUSED);
   local_host_ = here.address().to_string();
   peer_ = address_of(there);
   // Calls below wait by themselves. Asio's own would wait for ever, whatever the deadline.
-  socket_->tcp_socket.native_non_blocking(true, error);
+  socket.native_non_blocking(true, error);
   return error ? Status(ended(error.value())) : Status();
 }
 
@@ -132,15 +139,15 @@ Result<std::unique_ptr<Connection>> Connection::connect(const Address& to, Deadl
   constexpr milliseconds kBetween(100);
   for (;;) {
     std::unique_ptr<Connection> connection(new Connection());
-    Socket& socket = *connection->socket_;
+    Socket::Tcp& own = *connection->socket_->tcp;
     error_code failed;
-    tcp::resolver resolver(socket.io);
+    tcp::resolver resolver(own.io);
     const auto endpoints = resolver.resolve(to.host, std::to_string(to.port), failed);
     if (!failed) {
       failed = asio::error::timed_out;
-      asio::async_connect(socket.tcp_socket, endpoints,
+      asio::async_connect(own.socket, endpoints,
                           [&](const error_code& error, const tcp::endpoint&) { failed = error; });
-      socket.io.run_until(deadline);
+      own.io.run_until(deadline);
     }
     if (!failed) {
       if (connection->open().ok()) return connection;
@@ -226,7 +233,7 @@ Result<std::unique_ptr<Connection>> Listener::accept(Deadline deadline) {
     if (!wait_readable(socket_->tcp_acceptor.native_handle(), deadline)) return unavailable("Nobody has come in time.");
     std::unique_ptr<Connection> connection(new Connection());
     error_code failed;
-    socket_->tcp_acceptor.accept(connection->socket_->tcp_socket, failed);
+    socket_->tcp_acceptor.accept(connection->socket_->tcp->socket, failed);
     if (failed && std::chrono::steady_clock::now() >= deadline) return unavailable(failed.message());
     if (failed) {  // as said, or there are no more descriptors
       std::this_thread::sleep_for(milliseconds(10));

@@ -60,7 +60,7 @@ class Connection {
  private:
   friend class Listener;
   struct Socket;
-  Connection();
+  explicit Connection(int adopted = -1);
   Status open();  // sets options and addresses of a socket that has just been connected
 
   std::unique_ptr<Socket> socket_;

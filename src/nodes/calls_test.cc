@@ -371,10 +371,29 @@ TEST(Replies, OfAProcessComeBackAsTheyWere) {
 
 TEST(Assignments, ComeBackAsTheyWereAndTellWhatDiffers) {
   Bytes bytes;
-  append_assignment(bytes, {3, 17, {{"--dtype", "bfloat16"}, {"the files", "ab"}}, {400, 0, 17}});
+  EngineOptions options;
+  options.model_dir = "models/one";
+  options.kv_cache_dtype = KvCacheType::kFp8;
+  options.max_num_seqs = 17;
+  options.memory_fraction = 0.25;
+  options.prefix_cache = false;
+  options.dummy_weights = 0;
+  options.simulate_acceptance = SimulatedAcceptance{{{0, 0.5}, {30, 0.75}}, 2};
+  options.verify = {VerifyPolicy::Kind::kFixed, 3};
+  append_assignment(bytes, {options, 1 << 30, {{"--dtype", "bfloat16"}, {"the files", "ab"}}, {400, 0, 17}});
   const auto frame = frames_of(bytes).at(0);
   const auto back = *read_assignment(frame);
-  EXPECT_TRUE(back.replica == 3 && back.max_num_seqs == 17 && back.sizes == (std::vector<int64_t>{400, 0, 17}));
+  EXPECT_TRUE(back.available_bytes == 1 << 30 && back.sizes == (std::vector<int64_t>{400, 0, 17}));
+  EXPECT_EQ(back.options.model_dir, "models/one");
+  EXPECT_TRUE(back.options.kv_cache_dtype == KvCacheType::kFp8 && back.options.max_num_seqs == 17);
+  EXPECT_TRUE(back.options.memory_fraction == 0.25 && !back.options.prefix_cache && back.options.dummy_weights == 0u);
+  const auto& phases = back.options.simulate_acceptance->phases;
+  EXPECT_TRUE(phases.size() == 2 && phases[1].from_step == 30 && phases[1].p == 0.75);
+  EXPECT_EQ(back.options.simulate_acceptance->confidence_odds, 2);
+  EXPECT_TRUE(back.options.verify.kind == VerifyPolicy::Kind::kFixed && back.options.verify.tokens == 3);
+  Bytes again;
+  append_assignment(again, back);
+  EXPECT_EQ(again, bytes);
   EXPECT_FALSE(first_difference(back.facts, {{"the files", "ab"}, {"--dtype", "bfloat16"}}));
   const auto other = first_difference(back.facts, {{"--dtype", "float32"}, {"the files", "ab"}});
   EXPECT_TRUE(other && other->name == "--dtype" && other->here == "bfloat16" && other->there == "float32");
