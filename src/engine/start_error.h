@@ -5,7 +5,8 @@
 
 namespace volley::engine {
 
-// Of the exception that is being handled; one that is not known is thrown on. REQUIRES: called in a handler.
+// Describes the exception that is being handled, and throws one on that it does not know. REQUIRES: called in a
+// handler.
 Error start_error();
 
 }  // namespace volley::engine

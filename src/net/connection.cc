@@ -56,6 +56,11 @@ Address address_of(const tcp::endpoint& endpoint) {
   return {endpoint.address().to_string(), endpoint.port()};
 }
 
+struct OwnSocket {
+  asio::io_context io{1};
+  tcp::socket socket{io};
+};
+
 }  // namespace
 
 std::string to_string(const Address& address) {
@@ -64,12 +69,7 @@ std::string to_string(const Address& address) {
 }
 
 struct Connection::Socket {
-  struct Tcp {
-    asio::io_context io{1};
-    tcp::socket socket{io};
-  };
-
-  // Asio's takes three descriptors more: one that is adopted does without.
+  // One of asio takes three descriptors more: one that is adopted does without.
   explicit Socket(int given) : adopted(given) {
     if (given < 0) tcp.emplace();
   }
@@ -78,7 +78,7 @@ struct Connection::Socket {
   }
 
   const int adopted;  // -1: it has a socket of its own
-  std::optional<Tcp> tcp;
+  std::optional<OwnSocket> tcp;
 };
 
 struct Listener::Socket {
@@ -139,7 +139,7 @@ Result<std::unique_ptr<Connection>> Connection::connect(const Address& to, Deadl
   constexpr milliseconds kBetween(100);
   for (;;) {
     std::unique_ptr<Connection> connection(new Connection());
-    Socket::Tcp& own = *connection->socket_->tcp;
+    OwnSocket& own = *connection->socket_->tcp;
     error_code failed;
     tcp::resolver resolver(own.io);
     const auto endpoints = resolver.resolve(to.host, std::to_string(to.port), failed);
