@@ -17,7 +17,7 @@ struct Assigned {
   ResolvedModels models;
 };
 
-Result<Assigned> take_assignment(net::Connection& connection) {
+Result<Assigned> receive_assignment(net::Connection& connection) {
   VOLLEY_ASSIGN(const net::Frame frame,
                 net::receive_frame(connection, nodes::kMostAssignmentBytes, net::after(kForTheAssignment)));
   VOLLEY_ASSIGN(const nodes::Assignment assignment, nodes::read_assignment(frame));
@@ -35,9 +35,9 @@ Result<Assigned> take_assignment(net::Connection& connection) {
   return assigned;
 }
 
-Result<Assigned> take_assignment_or_say_why_not(net::Connection& connection) {
+Result<Assigned> take_assignment(net::Connection& connection) {
   try {
-    return take_assignment(connection);
+    return receive_assignment(connection);
   } catch (...) {
     return start_error();
   }
@@ -48,7 +48,7 @@ Result<Assigned> take_assignment_or_say_why_not(net::Connection& connection) {
 
 Status Engine::compute(int descriptor) {
   std::unique_ptr<net::Connection> connection = net::Connection::adopt(descriptor);
-  Result<engine::Assigned> assigned = engine::take_assignment_or_say_why_not(*connection);
+  Result<engine::Assigned> assigned = engine::take_assignment(*connection);
   if (!assigned.ok()) {
     nodes::Bytes out;
     nodes::append_reply(out, nodes::Failed{assigned.error().message});
