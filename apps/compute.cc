@@ -20,7 +20,8 @@ std::optional<int> compute_for(int argc, const char* const* argv) {
 
 int run_compute(int descriptor) {
   // It lives as long as the engine: whoever gets a signal together with that one waits for its last requests.
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_IGN);
+  // Its group is not the terminal's, to which it may write all the same.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGTTOU}) ::signal(number, SIG_IGN);
   const Status end = Engine::compute(descriptor);  // the engine says what it fails of
   return end.ok() ? kExitOk : kExitDevice;
 }

@@ -1,12 +1,13 @@
 #include "apps/console.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
 #include "base/environment.h"
-#include "serve/log.h"
+#include "serve/http/log.h"
 
 namespace volley::apps {
 namespace {
@@ -27,6 +28,16 @@ void Console::note(const std::string& line) {
 
 void Console::error(const std::string& sentence) {
   print_line("volley: " + serve::for_log(sentence, kMaxSentence));
+}
+
+void Console::plain(const std::string& lines) {
+  print_line(lines);
+}
+
+int Console::stdout_columns() const {
+  winsize size{};
+  if (!stdout_terminal_ || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
+  return size.ws_col;
 }
 
 void Console::coloured(const std::string& line) {

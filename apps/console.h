@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "serve/json_text.h"
+#include "serve/json/json_text.h"
 
 namespace volley::apps {
 
@@ -18,8 +18,16 @@ class Console {
   bool stderr_terminal() const { return stderr_terminal_; }
   bool colours() const { return colours_; }  // stdout is a terminal and NO_COLOR is not set
 
+  int stdout_columns() const;  // of the terminal now; 0: stdout is none, or it does not say
+
   void note(const std::string& line);       // "volley: …"
+  void plain(const std::string& lines);     // the program's own, as they are
   void error(const std::string& sentence);  // "volley: …"
+  // The same at the end of a command, which returns its exit status.
+  int fail(const std::string& sentence, int status) {
+    error(sentence);
+    return status;
+  }
   // A line of the program's own, colour codes included. Nothing unless stderr is a terminal and colours() holds.
   void coloured(const std::string& line);
   // Redraws the progress line, at most ten times a second (and at 1). Without a bar if `fraction` is negative: not

@@ -1,4 +1,4 @@
-#include "apps/demo.h"
+#include "apps/commands.h"
 
 #include <cstdio>
 #include <utility>
@@ -125,13 +125,11 @@ int run_demo(const DemoCommand& command, InterruptWatch* interrupt, Console* con
   const Status status = Demo(command, interrupt, console).run();
   if (interrupt->interrupted()) return interrupt->exit_status();
   // First: a demo whose output fails ends early, and not for the models' sake.
-  if (const Status flushed = flush_standard_output(); !flushed.ok()) {
-    console->error(status.ok() ? flushed.error().message : status.error().message);
-    return kExitUsage;
-  }
+  if (const Status flushed = flush_standard_output(); !flushed.ok())
+    return console->fail(status.ok() ? flushed.error().message : status.error().message, kExitUsage);
   if (status.ok()) return kExitOk;
-  console->error(status.error().message);
-  return status.error().code == ErrorCode::kInternal ? kExitRequestsFailed : kExitModel;
+  return console->fail(status.error().message,
+                       status.error().code == ErrorCode::kInternal ? kExitRequestsFailed : kExitModel);
 }
 
 }  // namespace volley::apps

@@ -1,13 +1,10 @@
 #include "apps/device_failure.h"
 
-#include <cstdio>
 #include <cstdlib>
-#include <new>
 #include <utility>
 
 #include "apps/exit_codes.h"
 #include "apps/standard_streams.h"
-#include "base/allocation_retry.h"
 
 namespace volley::apps {
 
@@ -18,7 +15,7 @@ void DeviceFailure::set_handler(std::function<void(const std::string&)> handler)
 
 void DeviceFailure::operator()(const std::string& failure) {
   const std::lock_guard lock(mutex_);
-  if (!retry_allocation([&] { failure_ = failure; }, kMemoryPatience)) failure_ = "No memory left.";
+  failure_ = failure;
   if (leaving_) end_process();
   if (handler_) handler_(failure);
 }
@@ -37,11 +34,7 @@ void DeviceFailure::leave() {
 }
 
 void DeviceFailure::end_process() const {
-  try {
-    console_.error(failure_);
-  } catch (const std::bad_alloc&) {  // it may be what failed
-    std::fprintf(stderr, "volley: %s\n", failure_.c_str());
-  }
+  console_.error(failure_);
   std::_Exit(kExitDevice);
 }
 

@@ -18,6 +18,9 @@
 #include <vector>
 
 #include "apps/exit_codes.h"
+#include "apps/process_for_test.h"
+#include "base/sanitized.h"
+#include "base/temp_folder_for_test.h"
 
 namespace volley::apps {
 namespace {
@@ -62,27 +65,20 @@ TEST(DeviceFailure, IsHandledOnlyBeforeTheEnd) {
 // The program with a device that a signal makes fail (SIGUSR1) or hang (SIGUSR2).
 class FaultyProgram : public testing::TestWithParam<int> {
  protected:
-  FaultyProgram() { fs::create_directories(folder_); }
   ~FaultyProgram() override {
     if (pid_ > 0) {
       ::kill(pid_, SIGKILL);
       ::waitpid(pid_, nullptr, 0);
     }
-    fs::remove_all(folder_);
   }
 
   void start(std::vector<std::string> words, const char* program = VOLLEY_FAULTY_PROGRAM) {
-    words.insert(words.begin(), "volley");
     pid_ = ::fork();
     if (pid_ != 0) return;
     redirect(STDIN_FILENO, "/dev/null", O_RDONLY);
     redirect(STDOUT_FILENO, path("out"), O_WRONLY | O_CREAT | O_TRUNC);
     redirect(STDERR_FILENO, path("err"), O_WRONLY | O_CREAT | O_TRUNC);
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    ::execv(program, argv.data());
-    ::_exit(127);
+    execute(program, words);
   }
   // Once the file holds something, the device goes wrong.
   void break_device_after(const std::string& file) const {
@@ -90,18 +86,7 @@ class FaultyProgram : public testing::TestWithParam<int> {
     ASSERT_FALSE(read(file).empty()) << read("err");
     ::kill(pid_, GetParam());
   }
-  // Its exit status, 1000 + the signal that ended it, or -1: it still runs after five minutes.
-  int status() {
-    for (int i = 0; i < 30'000; ++i) {
-      int raw = 0;
-      if (::waitpid(pid_, &raw, WNOHANG) == pid_) {
-        pid_ = -1;
-        return WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + WTERMSIG(raw);
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return -1;
-  }
+  int status() { return status_of(pid_); }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   std::string read(const std::string& name) const {
     std::ifstream file(path(name), std::ios::binary);
@@ -118,7 +103,7 @@ class FaultyProgram : public testing::TestWithParam<int> {
     EXPECT_NE(last_error().find(said), std::string::npos) << read("err");
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / ("volley_device_failure_" + std::to_string(::getpid()));
+  const TempFolder folder_;
   const std::vector<std::string> engine_ = {"--threads", "2", "--step-timeout", GetParam() == SIGUSR1 ? "600" : "3"};
   pid_t pid_ = -1;
 
@@ -175,6 +160,19 @@ TEST_P(FaultyProgram, BatchLeavesTheRestToTheSameCommand) {
 
 INSTANTIATE_TEST_SUITE_P(Device, FaultyProgram, testing::Values(SIGUSR1, SIGUSR2),
                          [](const auto& info) { return std::string(info.param == SIGUSR1 ? "Fails" : "Hangs"); });
+
+class ProgramWithoutMemory : public FaultyProgram {};
+
+// On a thread of the engine's.
+TEST_P(ProgramWithoutMemory, EndsWithASentence) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer has its own operator new";
+  start(joined({"generate", "--prompt", "Once", "--max-tokens", "1500", "--ignore-eos", "--spec", "off"}, engine_));
+  break_device_after("out");
+  EXPECT_EQ(status(), kExitDevice);
+  EXPECT_EQ(last_error(), "volley: The process has no memory left: give it more.");
+}
+
+INSTANTIATE_TEST_SUITE_P(Host, ProgramWithoutMemory, testing::Values(SIGALRM));
 
 }  // namespace
 }  // namespace volley::apps

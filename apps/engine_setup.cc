@@ -7,24 +7,25 @@
 #include <filesystem>
 #include <system_error>
 
+#include "apps/cli/known_drafters.h"
+#include "apps/cli/model_location.h"
+#include "apps/cli/text_defaults.h"
 #include "apps/compute.h"
 #include "apps/exit_codes.h"
-#include "apps/known_drafters.h"
-#include "apps/model_location.h"
-#include "apps/text_defaults.h"
 #include "base/environment.h"
+#include "decode/proposers.h"
 #include "families/family.h"
 #include "families/generation.h"
+#include "gguf/header.h"
 #include "model/spec.h"
-#include "spec/proposers.h"
 #include "weights/checkpoint.h"
 
 namespace volley::apps {
 namespace {
 
-// Where what a step costs is kept; empty: nowhere.
-std::string cost_cache_dir(const EngineFlags& flags) {
-  if (flags.cost_cache) return *flags.cost_cache == "none" ? "" : *flags.cost_cache;
+// Where what a step costs is kept; empty: nowhere. `asked`: of --cost-cache, or empty.
+std::string cost_cache_dir(const std::string& asked) {
+  if (!asked.empty()) return asked == "none" ? "" : asked;
   const std::string home = env_cache_home();
   return home.empty() ? "" : home + "/volley";
 }
@@ -35,7 +36,7 @@ std::string folder_problem(const std::string& dir) {
   std::error_code failed;
   const fs::file_status folder = fs::status(dir, failed);
   if (folder.type() == fs::file_type::not_found) return "There is no folder " + dir;
-  if (folder.type() != fs::file_type::none && !fs::is_directory(folder)) return dir + " is a file, not a folder";
+  if (folder.type() != fs::file_type::none && !fs::is_directory(folder)) return dir + " is neither a file nor a folder";
   const bool complete = !failed && fs::exists(fs::path(dir) / "config.json", failed);
   // Asked again, because without the right to look into a folder its files seem not to be there.
   if (!failed && ::faccessat(AT_FDCWD, dir.c_str(), R_OK | X_OK, AT_EACCESS) != 0)
@@ -47,16 +48,20 @@ std::string folder_problem(const std::string& dir) {
 
 // Says what a folder must be; that its config.json cannot be opened would be all that the readers could say.
 Status check_folder(const std::string& option, const std::string& dir, const std::string& what) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(dir, ignored)) {
+    const auto file = gguf::open_file(dir);
+    return file.ok() ? Status() : Status(file.error());
+  }
   const std::string problem = folder_problem(dir);
   if (problem.empty()) return {};
-  std::error_code ignored;
-  if (is_hub_name(dir) && !std::filesystem::exists(dir, ignored)) {
+  if (parse_hub_model(dir) && !std::filesystem::exists(dir, ignored)) {
     const std::string cache = env_hf_hub_cache();
     return not_found(problem + ", and no such model in " + (cache.empty() ? "a Hugging Face cache" : cache) +
-                     ": get it with hf download " + dir + ", or name the " + what + " with " + option + ".");
+                     ": get it with volley pull " + dir + ", or name the " + what + " with " + option + ".");
   }
   return not_found(problem + ": name the " + what + " on this machine's disk with " + option +
-                   " (config.json, model.safetensors), which this user must be able to read.");
+                   " (config.json, model.safetensors), or a GGUF file, which this user must be able to read.");
 }
 
 }  // namespace
@@ -96,14 +101,14 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
     return invalid_argument("--spec dflash needs a drafter: give its folder with --draft DIR.");
   }
   options.speculation = flags.speculation.value_or(has_drafter ? Speculation::kOn : Speculation::kOff);
-  options.cost_cache_dir = cost_cache_dir(flags);
+  options.cost_cache_dir = cost_cache_dir(options.cost_cache_dir);
   if (options.restart_on_device_error) options.device_command = {"/proc/self/exe", kComputeFor};
   if (!flags.simulations.empty()) {
-    options.simulate_acceptance = flags.simulations.front().of(0);
-    options.simulate_acceptance->confidence_odds = flags.confidence_odds;
+    setup.simulate_acceptance = flags.simulations.front().of(0);
+    setup.simulate_acceptance->confidence_odds = flags.confidence_odds;
   }
   if (options.speculation == Speculation::kOff) {
-    if (options.simulate_acceptance) {
+    if (setup.simulate_acceptance) {
       return invalid_argument("--simulate-acceptance needs speculation: give --draft DIR and leave out --spec off.");
     }
     if (options.block_size != 0) return invalid_argument("--block-size needs a drafter: give --draft DIR.");
@@ -118,7 +123,7 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
     }
   }
   if (!options.draft_dir.empty()) setup.draft_name = folders.draft.name;
-  if (options.simulate_acceptance) {
+  if (setup.simulate_acceptance) {
     setup.notes.push_back("Acceptance is simulated: the texts are meaningless, only the times count.");
   } else if (options.dummy_weights) {
     setup.notes.push_back("The weights are random: the texts are meaningless, only the times count.");
@@ -142,6 +147,7 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console*
   for (const std::string& note : setup.notes) console->note(note);
   VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
   VOLLEY_ASSIGN(TextDefaults defaults, read_text_defaults(setup.text, setup.options.model_dir));
+  defaults.simulate_acceptance = setup.simulate_acceptance;
   EngineOptions options = setup.options;
   if (!options.on_warning) options.on_warning = [console](const std::string& warning) { console->note(warning); };
   options.on_device_failure = [device](const std::string& failure) { (*device)(failure); };
@@ -159,13 +165,13 @@ int creation_exit_status(const EngineSetup& setup, const Error& error) {
   // A wrong config.json or weight file is an invalid argument too, so ask whether they can be read.
   const EngineOptions& options = setup.options;
   const auto has_weights = [&options](const std::string& dir) {
-    return options.dummy_weights || weights::open_safetensors(dir).ok();
+    return options.dummy_weights || weights::open_checkpoint(dir).ok();
   };
   const bool samples =
       setup.text.generation_config != "auto" || families::read_default_sampling(options.model_dir, {}).ok();
   const bool readable =
       samples && families::read_target(options.model_dir).ok() && has_weights(options.model_dir) &&
-      (options.draft_dir.empty() || (spec::read_proposer(options.draft_dir).ok() && has_weights(options.draft_dir)));
+      (options.draft_dir.empty() || (decode::read_proposer(options.draft_dir).ok() && has_weights(options.draft_dir)));
   const bool too_few_pages = error.code == ErrorCode::kResourceExhausted && options.kv_pages > 0;
   return (error.code == ErrorCode::kInvalidArgument || too_few_pages) && readable ? kExitUsage : kExitModel;
 }

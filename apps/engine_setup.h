@@ -7,20 +7,21 @@
 #include <string>
 #include <vector>
 
+#include "apps/cli/model_location.h"
+#include "apps/cli/options.h"
 #include "apps/console.h"
 #include "apps/device_failure.h"
-#include "apps/model_location.h"
-#include "apps/options.h"
-#include "engine/models.h"
+#include "engine/start/models.h"
 
 namespace volley::apps {
 
 struct EngineSetup {
   EngineOptions options;
   TextFlags text;
-  std::string model_name;          // the hub's name, or the last part of the target's folder
-  std::string draft_name;          // of the drafter's; empty: none
-  std::vector<std::string> notes;  // what the user should know: lines for stderr
+  std::optional<SimulatedAcceptance> simulate_acceptance;  // of requests that bring none
+  std::string model_name;                                  // the hub's name, or the last part of the target's folder
+  std::string draft_name;                                  // of the drafter's; empty: none
+  std::vector<std::string> notes;                          // what the user should know: lines for stderr
 };
 
 struct ModelFolders {

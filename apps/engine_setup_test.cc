@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "apps/model_location.h"
+#include "apps/cli/model_location.h"
 
 namespace volley::apps {
 namespace {
@@ -75,9 +75,9 @@ TEST(EngineSetup, SimulationSaysThatTextsMeanNothing) {
   flags.confidence_odds = 2;
   const auto setup = resolve_engine(flags, 0);
   ASSERT_TRUE(setup.ok());
-  ASSERT_TRUE(setup->options.simulate_acceptance);
-  EXPECT_EQ(setup->options.simulate_acceptance->phases.size(), 2u);
-  EXPECT_EQ(setup->options.simulate_acceptance->confidence_odds, 2);
+  ASSERT_TRUE(setup->simulate_acceptance);
+  EXPECT_EQ(setup->simulate_acceptance->phases.size(), 2u);
+  EXPECT_EQ(setup->simulate_acceptance->confidence_odds, 2);
   ASSERT_EQ(setup->notes.size(), 1u);
   EXPECT_NE(setup->notes[0].find("meaningless"), std::string::npos);
 }
@@ -86,9 +86,9 @@ TEST(EngineSetup, WhatStepsCostIsKeptInTheUsersCache) {
   ASSERT_EQ(setenv("XDG_CACHE_HOME", "/some/cache", 1), 0);
   EngineFlags flags;
   EXPECT_EQ(resolve_engine(flags, 0)->options.cost_cache_dir, "/some/cache/volley");
-  flags.cost_cache = "here";
+  flags.base.cost_cache_dir = "here";
   EXPECT_EQ(resolve_engine(flags, 0)->options.cost_cache_dir, "here");
-  flags.cost_cache = "none";
+  flags.base.cost_cache_dir = "none";
   EXPECT_EQ(resolve_engine(flags, 0)->options.cost_cache_dir, "");
   ASSERT_EQ(unsetenv("XDG_CACHE_HOME"), 0);
 }

@@ -1,6 +1,8 @@
 // What the process's exit status means; `volley --help` prints the same table.
 #pragma once
 
+#include <volley/result.h>
+
 namespace volley::apps {
 
 enum ExitCode : int {
@@ -12,5 +14,10 @@ enum ExitCode : int {
   kExitInterrupted = 130,   // Ctrl-C
   kExitTerminated = 143,    // SIGTERM
 };
+
+// For an engine that cannot be set up.
+inline ExitCode setup_exit_code(const Error& error) {
+  return error.code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
+}
 
 }  // namespace volley::apps

@@ -1,11 +1,12 @@
 // The program with a device that goes wrong when a signal says so, to test the process: after SIGUSR1 its next piece of
-// work fails, once; after SIGUSR2 it hangs for good. Until the first of them, or SIGCONT, its work is slow: what a test
-// has asked for is not over before its signal comes.
+// work fails, once; after SIGUSR2 it hangs for good; after SIGALRM it asks for more memory than there is. Until the
+// first of them, or SIGCONT, its work is slow: what a test has asked for is not over before its signal comes.
 #include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <functional>
+#include <new>
 
 #include "device/cpu/work_hook_for_test.h"
 #include "device/fault.h"
@@ -28,13 +29,14 @@ void before_work() {
   const int signal = g_signal.exchange(0);
   if (signal == SIGUSR1) throw volley::DeviceFault("The device failed: the test says so.");
   while (signal == SIGUSR2) ::pause();
+  if (signal == SIGALRM) (void)::operator new (size_t{1} << 60);
   if (g_slow) ::usleep(500);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (const int signal : {SIGUSR1, SIGUSR2, SIGCONT}) ::signal(signal, on_signal);
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGALRM, SIGCONT}) ::signal(signal, on_signal);
   const std::function<void()> hook = before_work;
   volley::set_work_hook(&hook);
   return volley_main(argc, argv);

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "apps/exit_codes.h"
-#include "base/allocation_retry.h"
 #include "base/check.h"
 
 namespace volley::apps {
@@ -71,12 +70,12 @@ void InterruptWatch::watch() {
     const int signal = static_cast<int>(info.ssi_signo);
     const std::lock_guard lock(mutex_);
     if (signal == SIGINT && ctrl_c_handler_) {
-      (void)retry_allocation(ctrl_c_handler_, kMemoryPatience);
+      ctrl_c_handler_();
       continue;
     }
     if (!handler_ || interrupted()) _exit(status_of(signal));
     signal_.store(signal, std::memory_order_release);
-    if (!retry_allocation(handler_, kMemoryPatience)) _exit(status_of(signal));
+    handler_();
   }
 }
 

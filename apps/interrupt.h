@@ -19,9 +19,8 @@ class InterruptWatch {
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
   // From now on the first signal calls `handler` on the watch's thread. While there is no handler a signal ends the
-  // process at once, with the status below: nothing is worth saving yet. So it does where `handler` throws
-  // std::bad_alloc for a second; it is called again meanwhile. An empty function takes the handler away, and returns
-  // only when no call of it is running.
+  // process at once, with the status below: nothing is worth saving yet. An empty function takes the handler away, and
+  // returns only when no call of it is running.
   void set_handler(std::function<void()> handler);
   // While there is one, every Ctrl-C calls it and does nothing else; SIGTERM is as before. An empty function takes it
   // away, as above.

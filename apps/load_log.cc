@@ -21,7 +21,30 @@ double share(int64_t part, int64_t whole) {
   return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
+// "temperature 0.6, top_p 0.95": what is not neutral of it.
+std::string sampling_words(const SamplingParams& sampling) {
+  if (sampling.temperature == 0) return "the likeliest tokens";
+  std::string words = format("temperature %g", sampling.temperature);
+  const std::string alone = words;
+  if (sampling.top_p != 1) words += format(", top_p %g", sampling.top_p);
+  if (sampling.top_k > 0) words += ", top_k " + std::to_string(sampling.top_k);
+  if (sampling.min_p != 0) words += format(", min_p %g", sampling.min_p);
+  if (words == alone) words += " over all tokens";
+  if (sampling.repetition_penalty != 1) words += format(", repetition_penalty %g", sampling.repetition_penalty);
+  return words;
+}
+
 }  // namespace
+
+std::string ends_text(std::span<const TokenId> ids, const std::function<std::string(TokenId)>& spelled) {
+  std::string text;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) text += i + 1 == ids.size() ? " and " : ", ";
+    const std::string token = spelled(ids[i]);
+    text += token.empty() ? "id " + std::to_string(ids[i]) : token + " (" + std::to_string(ids[i]) + ")";
+  }
+  return text.empty() ? "no token" : text;
+}
 
 std::string start_line(const EngineInfo& info, const ServedModel& served) {
   const int64_t positions = info.kv_pages * info.page_size;
@@ -32,9 +55,24 @@ std::string start_line(const EngineInfo& info, const ServedModel& served) {
               : "drafter " + served.draft_name + " in blocks of " + std::to_string(info.block_size);
   line += ", " + memory(info.kv_bytes) + " of KV memory for " + std::to_string(positions) + " tokens, " +
           std::to_string(info.max_num_seqs) + " requests at once, ";
+  if (!served.ends.empty()) line += "answers end with " + served.ends + ", ";
+  line += "requests that do not say get " + sampling_words(info.default_sampling);
+  if (served.chat_sampling) {
+    line += " as the model's makers name nothing (the page and volley chat ask for " +
+            sampling_words(*served.chat_sampling) + ")";
+  }
+  line += ", ";
   return line + (served.api_keys == 0   ? "no API key needed"
                  : served.api_keys == 1 ? "1 API key"
                                         : std::to_string(served.api_keys) + " API keys");
+}
+
+std::string agents_text(const ServedModel& served) {
+  const std::string key = served.api_keys == 0 ? "none" : "$KEY", name = served.name;
+  return "Coding agents: ANTHROPIC_BASE_URL=" + served.url + " ANTHROPIC_AUTH_TOKEN=" + key +
+         " ANTHROPIC_MODEL=" + name + " ANTHROPIC_DEFAULT_HAIKU_MODEL=" + name +
+         " claude\n               OPENAI_API_BASE=" + served.url + "/v1 OPENAI_API_KEY=" + key +
+         " aider --model openai/" + name + "\n               Others: docs/agents.md";
 }
 
 std::string load_line(const EngineStats& before, const EngineStats& now, double seconds) {

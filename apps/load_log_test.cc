@@ -21,12 +21,50 @@ TEST(LoadLog, TheStartSaysWhatServesWhere) {
   EXPECT_EQ(
       start_line(info, {"qwen", "qwen-dflash", "http://h:1", 2}),
       "Serving qwen on cuda:0 at http://h:1 (API and page): bfloat16, drafter qwen-dflash in blocks of 16, 8.9 GiB "
-      "of KV memory for 64000 tokens, 128 requests at once, 2 API keys");
+      "of KV memory for 64000 tokens, 128 requests at once, requests that do not say get temperature 1 over all "
+      "tokens, 2 API keys");
   info.kv_pages = 10;
   info.kv_bytes = 96'000'000;
   const std::string plain = start_line(info, {"qwen", "", "http://h:1", 0});
   EXPECT_NE(plain.find("bfloat16, no drafter, 92 MiB of KV memory for 640 tokens"), std::string::npos) << plain;
   EXPECT_TRUE(plain.ends_with("no API key needed")) << plain;
+}
+
+TEST(LoadLog, TheStartSaysWhatEndsAnswers) {
+  const auto spelled = [](TokenId id) { return id == 7 ? std::string() : "<" + std::to_string(id) + ">"; };
+  const auto text = [&](std::vector<TokenId> ids) { return ends_text(ids, spelled); };
+  EXPECT_EQ(text({}), "no token");
+  EXPECT_EQ(text({2}), "<2> (2)");
+  EXPECT_EQ(text({2, 0}), "<2> (2) and <0> (0)");
+  EXPECT_EQ(text({2, 7, 5}), "<2> (2), id 7 and <5> (5)") << "without a tokenizer there is no spelling";
+  const std::string line = start_line({}, {"qwen", "", "http://h:1", 0, "<2> (2)"});
+  EXPECT_NE(line.find("at once, answers end with <2> (2), requests"), std::string::npos) << line;
+}
+
+TEST(LoadLog, AgentsGetTheServersAddressAndName) {
+  EXPECT_EQ(agents_text({"qwen", "", "http://h:1", 1}),
+            "Coding agents: ANTHROPIC_BASE_URL=http://h:1 ANTHROPIC_AUTH_TOKEN=$KEY ANTHROPIC_MODEL=qwen "
+            "ANTHROPIC_DEFAULT_HAIKU_MODEL=qwen claude\n"
+            "               OPENAI_API_BASE=http://h:1/v1 OPENAI_API_KEY=$KEY aider --model openai/qwen\n"
+            "               Others: docs/agents.md");
+  EXPECT_NE(agents_text({"qwen", "", "http://h:1", 0}).find("ANTHROPIC_AUTH_TOKEN=none "), std::string::npos);
+}
+
+TEST(LoadLog, TheStartSaysHowRequestsAreSampledThatDoNotSay) {
+  EngineInfo info;
+  const auto line = [&info](std::optional<SamplingParams> chat) {
+    return start_line(info, {"m", "", "http://h:1", 0, {}, std::move(chat)});
+  };
+  EXPECT_NE(line(SamplingParams{.temperature = 0.7f, .top_p = 0.95f})
+                .find("do not say get temperature 1 over all tokens as the model's makers name nothing (the page and "
+                      "volley chat ask for temperature 0.7, top_p 0.95), no API"),
+            std::string::npos);
+  info.default_sampling = {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .repetition_penalty = 1.1f};
+  EXPECT_NE(line({}).find("get temperature 0.6, top_p 0.95, top_k 20, repetition_penalty 1.1, no API"),
+            std::string::npos)
+      << line({});
+  info.default_sampling.temperature = 0;
+  EXPECT_NE(line({}).find("do not say get the likeliest tokens, no API"), std::string::npos) << line({});
 }
 
 TEST(LoadLog, TheLoadIsThatOfItsTime) {
@@ -61,11 +99,7 @@ TEST(LoadLog, TheLoadIsThatOfItsTime) {
 
 // A line while requests run, none before, and the thread ends with the log.
 TEST(LoadLog, SpeaksWhileThereIsWork) {
-  serve::FakeEngine engine([](const GenerateRequest&) {
-    serve::FakeScript script;
-    script.endless = true;
-    return script;
-  });
+  serve::FakeEngine engine([](const GenerateRequest&) { return serve::FakeScript{.endless = true}; });
   std::mutex mutex;
   std::condition_variable said;
   std::vector<std::string> lines;

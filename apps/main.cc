@@ -1,23 +1,19 @@
 // The program `volley`: parses the command line and hands over to one subcommand.
+#include <unistd.h>
+
 #include <cstdio>
 #include <new>
+#include <string_view>
 #include <variant>
 
-#include "apps/batch/batch.h"
-#include "apps/bench/bench.h"
-#include "apps/bench/serving.h"
-#include "apps/chat/chat.h"
-#include "apps/collect_env.h"
+#include "apps/cli/options.h"
+#include "apps/commands.h"
 #include "apps/compute.h"
 #include "apps/console.h"
-#include "apps/demo.h"
 #include "apps/exit_codes.h"
-#include "apps/generate/generate.h"
-#include "apps/inspect/inspect.h"
+#include "apps/hub/pull.h"
 #include "apps/interrupt.h"
 #include "apps/lost_file.h"
-#include "apps/options.h"
-#include "apps/serve.h"
 #include "apps/standard_streams.h"
 #include "base/environment.h"
 
@@ -28,6 +24,20 @@ struct Dispatch {
   InterruptWatch* interrupt;
   Console* console;
 
+  // Commands with an engine first get the models that are named and not there.
+  template <typename C>
+  int start(const C& command) const {
+    [[maybe_unused]] bool elsewhere = false;  // the model is another server's
+    if constexpr (requires { command.url; }) elsewhere = command.url.has_value();
+    if constexpr (requires { command.engine; }) {
+      if (elsewhere) return (*this)(command);
+      if (const Status pulled = pull_missing(command.engine, console); !pulled.ok()) {
+        return console->fail(pulled.error().message, kExitModel);
+      }
+    }
+    return (*this)(command);
+  }
+
   int operator()(const GenerateCommand& command) const { return run_generate(command, interrupt, console); }
   int operator()(const ChatCommand& command) const { return run_chat(command, interrupt, console); }
   int operator()(const ServeCommand& command) const { return run_serve(command, interrupt, console); }
@@ -35,6 +45,7 @@ struct Dispatch {
   int operator()(const BenchCommand& command) const { return run_bench(command, interrupt, console); }
   int operator()(const BenchServingCommand& command) const { return run_bench_serving(command, console); }
   int operator()(const InspectCommand& command) const { return run_inspect(command, console); }
+  int operator()(const PullCommand& command) const { return run_pull(command, console); }
   int operator()(const DemoCommand& command) const { return run_demo(command, interrupt, console); }
   int operator()(const CollectEnvCommand& command) const { return run_collect_env(command, console); }
   int operator()(const PrintAndExit& command) const {
@@ -53,24 +64,25 @@ int run(int argc, char** argv) {
   std::vector<std::string> warnings;
   auto command = parse_command_line(argc, argv, env_volley_variables(), &warnings);
   for (const std::string& warning : warnings) console.note(warning);
-  if (!command.ok()) {
-    console.error(command.error().message);
-    return kExitUsage;
-  }
+  if (!command.ok()) return console.fail(command.error().message, kExitUsage);
   // Before the watch blocks signals for whatever this process becomes.
   if (const auto* suite = std::get_if<BenchServingCommand>(&*command)) return run_bench_serving(*suite, &console);
   InterruptWatch interrupt;
-  return std::visit(Dispatch{&interrupt, &console}, *command);
+  const Dispatch dispatch{&interrupt, &console};
+  return std::visit([&dispatch](const auto& chosen) { return dispatch.start(chosen); }, *command);
+}
+
+// A handler of `new`: whatever needed the memory, on any thread, ends here with the process.
+[[noreturn]] void end_without_memory() {
+  constexpr std::string_view kSentence = "volley: The process has no memory left: give it more.\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kSentence.data(), kSentence.size());
+  ::_exit(kExitDevice);
 }
 
 }  // namespace
 }  // namespace volley::apps
 
 int main(int argc, char** argv) {
-  try {
-    return volley::apps::run(argc, argv);
-  } catch (const std::bad_alloc&) {
-    std::fputs("volley: The process has no memory left: give it more.\n", stderr);
-    return volley::apps::kExitDevice;
-  }
+  std::set_new_handler(volley::apps::end_without_memory);
+  return volley::apps::run(argc, argv);
 }

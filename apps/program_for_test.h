@@ -4,8 +4,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,6 +14,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "apps/process_for_test.h"
 
 namespace volley::apps {
 
@@ -37,15 +37,11 @@ class Program {
                O_WRONLY | O_CREAT | O_TRUNC);
       redirect(STDERR_FILENO, base_ + ".err", O_WRONLY | O_CREAT | O_TRUNC);
       if (standard_output && standard_output->empty()) close(STDOUT_FILENO);
-      std::vector<char*> argv = {const_cast<char*>("volley")};
-      for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-      argv.push_back(nullptr);
-      execv(VOLLEY_PROGRAM, argv.data());
-      _exit(127);
+      execute(VOLLEY_PROGRAM, arguments);
     }
   }
   ~Program() {
-    if (!ended_) {
+    if (pid_ > 0) {
       kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
     }
@@ -53,13 +49,7 @@ class Program {
     fs::remove(base_ + ".err");
   }
 
-  // Waits for the end; the exit status, or 1000 + the signal.
-  int status() {
-    int raw = 0;
-    EXPECT_EQ(waitpid(pid_, &raw, 0), pid_);
-    ended_ = true;
-    return WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + WTERMSIG(raw);
-  }
+  int status() { return status_of(pid_); }
   void signal(int number) const { kill(pid_, number); }
   // Until stdout holds `text`, at most 300 s.
   bool wait_for_output(const std::string& text) const {
@@ -77,7 +67,7 @@ class Program {
   std::string err() const { return read(base_ + ".err"); }
   // REQUIRES: status().
   Json last_json() const {
-    EXPECT_TRUE(ended_);
+    EXPECT_EQ(pid_, -1);
     const std::string text = out();
     const size_t end = text.find_last_not_of('\n');
     return Json::parse(text.substr(text.rfind('\n', end) + 1, std::string::npos));
@@ -94,8 +84,7 @@ class Program {
   }
 
   std::string base_;
-  pid_t pid_ = -1;
-  bool ended_ = false;
+  pid_t pid_ = -1;  // once it ended, too
 };
 
 class TempFile {

@@ -1,5 +1,6 @@
-#include "apps/serve.h"
+#include "apps/commands.h"
 
+#include <malloc.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -8,23 +9,23 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "apps/api_keys.h"
+#include "apps/cli/text_defaults.h"
 #include "apps/device_failure.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "apps/load_log.h"
 #include "apps/ticker.h"
-#include "base/allocation_retry.h"
 #include "base/environment.h"
-#include "base/memory_reserve.h"
 #include "device/device.h"
-#include "engine/queue_places.h"
-#include "engine/validation.h"
-#include "serve/cache_event_publisher.h"
-#include "serve/log_sink.h"
-#include "serve/server.h"
+#include "engine/run/queue_places.h"
+#include "engine/run/validation.h"
+#include "serve/events/cache_event_publisher.h"
+#include "serve/http/log_sink.h"
+#include "serve/http/server.h"
 #include "text/grammar.h"
 
 namespace volley::apps {
@@ -57,6 +58,15 @@ void raise_file_limit(const serve::ServerOptions& options, const serve::ServerLo
            " connections. Raise the limit (ulimit -n) or lower --max-connections.");
 }
 
+// What is free in one heap is of no use to threads of another. Of the eight a core that there may be, each comes to
+// hold the most that its threads ever needed. And each reserves 64 MiB of address space, so where that is limited there
+// is one. Early: a thread that has allocated keeps its heap.
+void limit_heaps() {
+  rlimit limit{};
+  const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  mallopt(M_ARENA_MAX, limited ? 1 : static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+}
+
 // With --log-level debug: once a second what the verify budget chose last, and why, while somebody decodes.
 class DecisionLog {
  public:
@@ -80,11 +90,13 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   serve::ServerOptions options = command.server;
   if (options.served_model_names.empty()) options.served_model_names = {setup.model_name};
   options.version = VOLLEY_VERSION;
+  const AnswerDefaults chat = chat_defaults(setup.text, setup.options.model_dir);
+  if (chat.milder) options.chat_sampling = chat.sampling;
   options.worker_threads = serve::good_worker_threads(usable_cores());
   options.grammar_threads = text::kMostCompiling;
   VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys(), command.api_keys));
   // Where clients are told apart none may have all of the queue: more would be a 429 however often it is sent.
-  const size_t places = engine::QueuePlaces::most_alone(static_cast<size_t>(setup.options.max_queue));
+  const size_t places = engine::most_places_alone(static_cast<size_t>(setup.options.max_queue));
   if (options.api_keys.size() != 1) options.max_choices = std::min(options.max_choices, static_cast<int>(places));
   open_log(command, options);
   if (command.cache_events.enabled && !setup.options.prefix_cache) {
@@ -103,14 +115,10 @@ int run_follower(const ServeCommand& command, EngineSetup& setup, InterruptWatch
   open_log(command, options);
   const serve::ServerLog log(options.log, options.log_format);
   const std::string name = "Node " + std::to_string(setup.options.node_rank);
-  if (const Status folders = check_folders(setup.options); !folders.ok()) {
-    console->error(folders.error().message);
-    return kExitModel;
-  }
-  if (const Status nodes = engine::check_nodes(setup.options); !nodes.ok()) {
-    console->error(nodes.error().message);
-    return kExitUsage;
-  }
+  if (const Status folders = check_folders(setup.options); !folders.ok())
+    return console->fail(folders.error().message, kExitModel);
+  if (const Status nodes = engine::check_nodes(setup.options); !nodes.ok())
+    return console->fail(nodes.error().message, kExitUsage);
   for (const std::string& note : setup.notes) console->note(note);
   setup.options.on_warning = [log](const std::string& warning) { log.warn(warning); };
   log.info(name + " looks for node 0 at " + setup.options.master_addr + ", port " +
@@ -137,40 +145,31 @@ int run_follower(const ServeCommand& command, EngineSetup& setup, InterruptWatch
     log.info("Node 0 has ended in order.");
     return kExitOk;
   }
-  console->error(end.error().message);
-  return started ? kExitDevice : creation_exit_status(setup, end.error());
+  return console->fail(end.error().message, started ? kExitDevice : creation_exit_status(setup, end.error()));
 }
 
 }  // namespace
 
 int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* console) {
   auto setup = resolve_engine(command.engine, 0);
-  if (!setup.ok()) {
-    console->error(setup.error().message);
-    return setup.error().code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
-  }
-  keep_memory_reserve();
+  if (!setup.ok()) return console->fail(setup.error().message, setup_exit_code(setup.error()));
+  limit_heaps();
   if (setup->options.node_rank > 0) return run_follower(command, *setup, interrupt, console);
   auto options = server_options(command, *setup);
-  if (!options.ok()) {
-    console->error(options.error().message);
-    return kExitUsage;
-  }
+  if (!options.ok()) return console->fail(options.error().message, kExitUsage);
   // Before the engine, which must not outlive it.
   std::shared_ptr<serve::CacheEventPublisher> publisher;
   if (command.cache_events.enabled) {
     auto started = serve::CacheEventPublisher::start(command.cache_events, setup->options.data_parallel_size);
-    if (!started.ok()) {
-      console->error(started.error().message);
-      return kExitUsage;
-    }
+    if (!started.ok()) return console->fail(started.error().message, kExitUsage);
     publisher = std::move(*started);
     options->cache_events = publisher;
     setup->options.on_cache_events = [publisher = publisher.get()](int replica, std::span<const CacheEvent> events) {
       publisher->publish(replica, events);
     };
   }
-  ServedModel served{options->served_model_names.front(), setup->draft_name, "", options->api_keys.size()};
+  ServedModel served{
+      options->served_model_names.front(), setup->draft_name, "", options->api_keys.size(), {}, options->chat_sampling};
   const serve::ServerLog log(options->log, options->log_format);
   raise_file_limit(*options, log);
   // Listens before the models are there: a port that is taken shows at once, and probes learn that it is loading. The
@@ -178,16 +177,13 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   DeviceFailure device(console);
   std::unique_ptr<Engine> engine;
   auto server = serve::Server::start(std::move(*options));
-  if (!server.ok()) {
-    console->error(server.error().message);
-    return kExitUsage;
-  }
+  if (!server.ok()) return console->fail(server.error().message, kExitUsage);
   serve::Server& running = *server.value();
   setup->options.on_warning = [log](const std::string& warning) { log.warn(warning); };
   // Every request knows it by then, and the server has only to say so and to end.
   device.set_handler([&running, &log](const std::string& failure) {
     constexpr std::chrono::milliseconds kLastWords{1000};  // for answers on their way
-    (void)retry_allocation([&] { log.error(failure); }, kMemoryPatience);
+    log.error(failure);
     running.drain(kLastWords);
   });
   if (setup->options.nnodes > 1 && engine::check_nodes(setup->options).ok()) {
@@ -195,10 +191,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
              setup->options.master_addr + ", port " + std::to_string(setup->options.master_port) + ".");
   }
   auto loaded = create_engine(*setup, console, &device);
-  if (!loaded.ok()) {
-    console->error(loaded.error().message);
-    return creation_exit_status(*setup, loaded.error());
-  }
+  if (!loaded.ok()) return console->fail(loaded.error().message, creation_exit_status(*setup, loaded.error()));
   engine = std::move(*loaded);
   if (const Status attached = running.attach(*engine); !attached.ok()) {
     console->error(attached.error().message);
@@ -210,8 +203,11 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   const InterruptScope scope(
       interrupt, [&running, timeout = std::chrono::seconds(command.drain_timeout_s)] { running.drain(timeout); });
   served.url = url_of(command.server.host, running.port(), command.server.tls.has_value());
+  const auto spelled = [&](TokenId id) { return engine->decode({&id, 1}, /*skip_special_tokens=*/false); };
+  served.ends = ends_text(engine->info().eos_token_ids, spelled);
   std::printf("%s\n", start_line(engine->info(), served).c_str());
   std::fflush(stdout);
+  if (console->stdout_terminal()) console->plain(agents_text(served));
   const bool idle = running.wait();
   device.leave();
   if (!idle) {

@@ -10,12 +10,14 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "apps/process_for_test.h"
 #include "serve/testing/client.h"
 #include "serve/testing/server_helpers.h"
 
@@ -31,17 +33,13 @@ class ServeProcess {
     std::array<int, 2> out{}, err{};
     EXPECT_EQ(::pipe2(out.data(), O_CLOEXEC), 0);
     EXPECT_EQ(::pipe2(err.data(), O_CLOEXEC), 0);
-    options.insert(options.begin(), {"volley", "serve", "--port", "0"});
+    options.insert(options.begin(), {"serve", "--port", "0"});
     pid_ = ::fork();
     if (pid_ == 0) {
       ::dup2(out[1], STDOUT_FILENO);
       ::dup2(err[1], STDERR_FILENO);
       for (const int descriptor : closed) ::close(descriptor);
-      std::vector<char*> argv;
-      for (std::string& option : options) argv.push_back(option.data());
-      argv.push_back(nullptr);
-      ::execv(program, argv.data());
-      ::_exit(127);
+      apps::execute(program, options);
     }
     ::close(out[1]);
     ::close(err[1]);
@@ -83,18 +81,7 @@ class ServeProcess {
       text.append(piece.data(), static_cast<size_t>(n));
     return text;
   }
-  // Its exit status, 1000 + the signal that ended it, or -1: it still runs after 300 s.
-  int status() {
-    for (int i = 0; i < 30'000; ++i) {
-      int raw = 0;
-      if (::waitpid(pid_, &raw, WNOHANG) == pid_) {
-        pid_ = -1;
-        return WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + WTERMSIG(raw);
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return -1;
-  }
+  int status() { return apps::status_of(pid_); }
   bool error_pipe_is_full() const {
     // The reader's end cannot say so; a writer's end of the same pipe can.
     const int writer = ::open(("/proc/self/fd/" + std::to_string(err_)).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
@@ -108,6 +95,39 @@ class ServeProcess {
   pid_t pid_ = -1;
   int out_ = -1, err_ = -1;
 };
+
+// 0: there is no such process.
+char state_of(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  stat.ignore(std::numeric_limits<std::streamsize>::max(), ')');
+  char state = 0;
+  stat >> state;
+  return state;
+}
+
+// The process that takes over an orphan may never ask how it ended.
+bool is_gone(pid_t pid) {
+  const char state = state_of(pid);
+  return state == 0 || state == 'Z' || state == 'X';
+}
+
+// Kills the process that computes, and stops the next one before it is ready.
+pid_t restarted_and_stopped(const ServeProcess& process) {
+  const pid_t old = process.child();
+  ::kill(old, SIGKILL);
+  pid_t next = -1;
+  // At once, so perhaps before it has done anything.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (((next = process.child()) <= 0 || next == old) && std::chrono::steady_clock::now() < end) {
+  }
+  EXPECT_TRUE(next > 0 && next != old);
+  ::kill(next, SIGSTOP);
+  // Its parent gives it a group of its own right after it has made it.
+  EXPECT_TRUE(eventually([&] { return ::getpgid(next) == next; }));
+  // The system wakes stopped processes alone; one that has yet to run and stop would stop later, for good.
+  EXPECT_TRUE(eventually([&] { return state_of(next) == 'T'; }));
+  return next;
+}
 
 // Whatever collects the log may hang. Requests must be answered all the same, and SIGTERM must end the process.
 TEST(ServeProcess, ALogThatNobodyReadsHangsNothing) {
@@ -151,13 +171,9 @@ constexpr const char* kLong =
 TEST(ServeProcess, ADeviceThatFailsOrHangsEndsIt) {
   for (const int signal : {SIGUSR1, SIGUSR2}) {
     ServeProcess process({"--threads", "2", "--step-timeout", signal == SIGUSR1 ? "600" : "5"}, VOLLEY_FAULTY_PROGRAM);
-    const uint16_t port = process.port();
-    ASSERT_NE(port, 0);
-    Client running(port);
-    ASSERT_TRUE(running.send(Client::post_text(kPath, kLong)));
-    ASSERT_TRUE(running.wait_for("data: "));
+    const auto running = open_stream(process.port(), "data: ", kLong);
     process.signal(signal);
-    const auto answer = running.receive();
+    const auto answer = running->receive();
     ASSERT_TRUE(answer) << "the stream has no end";
     const auto events = stream_events(answer->body);
     ASSERT_GE(events.size(), 2u);
@@ -172,11 +188,7 @@ TEST(ServeProcess, ADeviceThatFailsOrHangsEndsIt) {
 // Nobody waits for it any more, and the process must end all the same.
 TEST(ServeProcess, ADeviceThatHangsWhileItEndsIsSaid) {
   ServeProcess process({"--threads", "2", "--step-timeout", "6", "--drain-timeout", "1"}, VOLLEY_FAULTY_PROGRAM);
-  const uint16_t port = process.port();
-  ASSERT_NE(port, 0);
-  Client running(port);
-  ASSERT_TRUE(running.send(Client::post_text(kPath, kLong)));
-  ASSERT_TRUE(running.wait_for("data: "));
+  const auto running = open_stream(process.port(), "data: ", kLong);
   process.signal(SIGUSR2);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   process.signal(SIGTERM);
@@ -226,17 +238,56 @@ TEST(ServeProcess, ADeviceThatFailsIsMadeAnewWhereThatIsWanted) {
   }
 }
 
-// Whoever stops a service sends the signal to all of its processes.
-TEST(ServeProcess, ASignalToAllProcessesLetsRequestsEnd) {
+// As long as the process that computes loads, nothing is computed: whoever asks is told, and requests wait.
+TEST(ServeProcess, WhileModelsAreLoadedAgainItIsNotHealthy) {
   ServeProcess process({"--threads", "2", "--restart-on-device-error"});
   const uint16_t port = process.port();
   ASSERT_NE(port, 0);
-  Client client(port);
-  ASSERT_TRUE(client.send(Client::post_text(kPath, kLong)));
-  ASSERT_TRUE(client.wait_for("data: "));
+  const auto status = [&](const char* path) {
+    const auto answer = Client(port).get(path);
+    return answer ? answer->status : 0;
+  };
+  EXPECT_EQ(status("/health"), 200);
+  const pid_t stopped = restarted_and_stopped(process);
+  for (const char* path : {"/health", "/ready", "/health/", "//ready"}) {
+    EXPECT_TRUE(eventually([&] { return status(path) == 503; })) << path;
+  }
+  for (const char* path : {"/version", "/metrics", "/v1/models"}) EXPECT_EQ(status(path), 200) << path;
+  Client waits(port);
+  ASSERT_TRUE(waits.send(Client::post_text(kPath, R"({"prompt": "Once", "max_tokens": 4})")));
+  ASSERT_EQ(::kill(stopped, SIGCONT), 0);
+  const auto answer = waits.receive();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 200) << answer->body;
+  EXPECT_EQ(status("/health"), 200);
+  EXPECT_EQ(status("/ready"), 200);
+}
+
+// However it ends, and whatever that process does: computes, loads, or is stopped.
+TEST(ServeProcess, LeavesNoProcessBehind) {
+  for (const char* what : {"idle", "stopped", "stopped and loading", "stopped, with SIGTERM"}) {
+    ServeProcess process({"--threads", "2", "--restart-on-device-error", "--drain-timeout", "1"});
+    ASSERT_NE(process.port(), 0) << what;
+    pid_t child = process.child();
+    ASSERT_GT(child, 0);
+    if (what == std::string("stopped and loading")) {
+      child = restarted_and_stopped(process);
+    } else if (what != std::string("idle")) {
+      ASSERT_EQ(::kill(child, SIGSTOP), 0);
+    }
+    process.signal(what == std::string("stopped, with SIGTERM") ? SIGTERM : SIGKILL);
+    EXPECT_NE(process.status(), -1) << what;
+    EXPECT_TRUE(eventually([&] { return is_gone(child); })) << what;
+  }
+}
+
+// Whoever stops a service sends the signal to all of its processes.
+TEST(ServeProcess, ASignalToAllProcessesLetsRequestsEnd) {
+  ServeProcess process({"--threads", "2", "--restart-on-device-error"});
+  const auto client = open_stream(process.port(), "data: ", kLong);
   ::kill(process.child(), SIGTERM);
   process.signal(SIGTERM);
-  const auto answer = client.receive();
+  const auto answer = client->receive();
   ASSERT_TRUE(answer) << "the stream has no end";
   EXPECT_EQ(stream_events(answer->body).back(), "[DONE]");
   EXPECT_EQ(answer->body.find("\"error\""), std::string::npos);

@@ -1,6 +1,5 @@
 #include "apps/ticker.h"
 
-#include <new>
 #include <utility>
 
 namespace volley::apps {
@@ -11,11 +10,7 @@ Ticker::Ticker(std::chrono::milliseconds interval, std::function<void()> tick)
 void Ticker::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (!stopped_.wait_for(lock, stop, interval_, [] { return false; }) && !stop.stop_requested()) {
-    try {
-      tick_();
-    } catch (const std::bad_alloc&) {
-      continue;
-    }
+    tick_();
   }
 }
 

@@ -11,8 +11,7 @@ namespace volley::apps {
 
 class Ticker {
  public:
-  // Calls `tick` after each `interval`, until the destructor, which waits for it. A call that throws std::bad_alloc is
-  // left out: the next one comes.
+  // Calls `tick` after each `interval`, until the destructor, which waits for it.
   Ticker(std::chrono::milliseconds interval, std::function<void()> tick);
 
  private:

@@ -21,11 +21,7 @@ using namespace volley;  // NOLINT: a program, not a header
 constexpr int kHeads = 32, kKvHeads = 8, kHeadDim = 128, kPageSize = 64;
 constexpr int kWidth = (kHeads + 2 * kKvHeads) * kHeadDim;
 
-Buffer allocate(Device& device, size_t bytes) {
-  auto buffer = device.allocate(bytes);
-  VOLLEY_CHECK_MSG(buffer.ok(), "out of GPU memory");
-  return std::move(*buffer);
-}
+using bench::allocate;
 
 template <typename T>
 Buffer upload(Device& device, const std::vector<T>& values) {
@@ -189,12 +185,8 @@ int main(int argc, char** argv) {
   const auto has = [&](const char* option) {
     return std::any_of(argv + 1, argv + argc, [&](const char* a) { return std::strcmp(a, option) == 0; });
   };
-  auto made = make_cuda_device(0);
-  if (!made.ok()) {
-    std::fprintf(stderr, "%s\n", made.error().message.c_str());
-    return 1;
-  }
-  Device& device = **made;
+  const auto owner = bench::cuda_device();
+  Device& device = *owner;
   const double bandwidth = bench::read_bandwidth();
   std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
   for (const Case& c : kCases) {

@@ -16,11 +16,7 @@ using namespace volley;  // NOLINT: a program, not a header
 constexpr int32_t kVocab = 151936, kMaxRows = 512, kBlock = 16;
 constexpr int kCalls = 10;  // in a graph
 
-Buffer allocate(Device& device, size_t bytes) {
-  auto buffer = device.allocate(bytes);
-  VOLLEY_CHECK_MSG(buffer.ok(), "out of GPU memory");
-  return std::move(*buffer);
-}
+using bench::allocate;
 
 __global__ void read_kernel(const float4* from, int64_t count, float* to) {
   cuda::launch_dependents();
@@ -58,27 +54,20 @@ struct Mode {
   bool probability;
 };
 
-SamplingParams sampling(float temperature, int32_t top_k = 0, float top_p = 1.0f, float min_p = 0.0f) {
-  SamplingParams p;
-  p.temperature = temperature;
-  p.top_k = top_k;
-  p.top_p = top_p;
-  p.min_p = min_p;
-  return p;
-}
-
 std::vector<Mode> modes() {
-  SamplingParams penalised = sampling(0.6f, 20, 0.95f);
+  using Params = SamplingParams;
+  const Params filtered = {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20};
+  Params penalised = filtered;
   penalised.presence_penalty = 1.5f;
-  return {{"greedy", sampling(0.0f), false},
-          {"sampled", sampling(0.8f), false},
-          {"greedy, probability", sampling(0.0f), true},
-          {"sampled, probability", sampling(0.8f), true},
-          {"top-k 20, top-p 0.95", sampling(0.6f, 20, 0.95f), false},
+  return {{"greedy", Params{.temperature = 0.0f}, false},
+          {"sampled", Params{.temperature = 0.8f}, false},
+          {"greedy, probability", Params{.temperature = 0.0f}, true},
+          {"sampled, probability", Params{.temperature = 0.8f}, true},
+          {"top-k 20, top-p 0.95", filtered, false},
           {"top-k 20, top-p 0.95, presence", penalised, false},
-          {"top-p 0.95", sampling(1.0f, 0, 0.95f), false},
-          {"top-k 200", sampling(1.0f, 200), false},
-          {"min-p 0.05", sampling(1.0f, 0, 1.0f, 0.05f), false}};
+          {"top-p 0.95", Params{.top_p = 0.95f}, false},
+          {"top-k 200", Params{.top_k = 200}, false},
+          {"min-p 0.05", Params{.min_p = 0.05f}, false}};
 }
 
 class Bench {
@@ -105,14 +94,10 @@ class Bench {
   }
 
   double read_us(int32_t rows) {
-    cuda::Launch how;
-    how.grid = dim3(132 * 8);
-    how.block = dim3(256);
-    how.early = true;
     const auto* from = static_cast<const float4*>(logits_.data());
     return per_call([&] {
-      cuda::launch(read_kernel, how, device_.stream(), from, int64_t{rows} * kVocab / 4,
-                   static_cast<float*>(out_.data()));
+      cuda::launch(read_kernel, {.grid = dim3(132 * 8), .block = dim3(256), .early = true}, device_.stream(), from,
+                   int64_t{rows} * kVocab / 4, static_cast<float*>(out_.data()));
     });
   }
 
@@ -161,12 +146,8 @@ class Bench {
 }  // namespace
 
 int main() {
-  auto device = make_cuda_device(0);
-  if (!device.ok()) {
-    std::fprintf(stderr, "%s\n", device.error().message.c_str());
-    return 1;
-  }
-  Bench bench(**device);
+  const auto owner = bench::cuda_device();
+  Bench bench(*owner);
   for (const int32_t rows : {16, 128, 512}) {
     const double read = bench.read_us(rows);
     std::printf("{\"rows\": %d, \"mode\": \"read\", \"us\": %.2f}\n", rows, read);

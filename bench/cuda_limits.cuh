@@ -6,13 +6,29 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
+#include "base/check.h"
 #include "device/cuda/launch.h"
 #include "device/probe.h"
 
 namespace volley::bench {
+
+// The first GPU; without one the program ends and says why.
+inline std::unique_ptr<Device> cuda_device() {
+  auto device = make_cuda_device(0);
+  if (device.ok()) return std::move(*device);
+  std::fprintf(stderr, "%s\n", device.error().message.c_str());
+  std::exit(1);
+}
+
+inline Buffer allocate(Device& device, size_t bytes) {
+  auto buffer = device.allocate(bytes);
+  VOLLEY_CHECK_MSG(buffer.ok(), "out of GPU memory");
+  return std::move(*buffer);
+}
 
 // Times `replays` replays of what `enqueue` puts on the stream, as a graph; median of `repeats`, in microseconds each.
 // `rest_ms` without work come first: matrix products at full speed make a GPU lower its clock within milliseconds.
@@ -61,10 +77,8 @@ static __global__ void fill_kernel(uint16_t* to, int64_t count, uint32_t seed, f
 
 // Random bf16 values, uniform in (-scale, scale).
 inline void fill_bf16(Device& device, void* to, int64_t count, uint32_t seed, float scale) {
-  cuda::Launch how;
-  how.grid = dim3(132 * 8);
-  how.block = dim3(256);
-  cuda::launch(fill_kernel, how, device.stream(), static_cast<uint16_t*>(to), count, seed, scale);
+  cuda::launch(fill_kernel, {.grid = dim3(132 * 8), .block = dim3(256)}, device.stream(), static_cast<uint16_t*>(to),
+               count, seed, scale);
 }
 
 // Bytes per microsecond of plain loads from the benches' GPU, over many times its cache.

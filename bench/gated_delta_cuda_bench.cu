@@ -126,12 +126,8 @@ class Bench {
 }  // namespace
 
 int main() {
-  auto made = make_cuda_device(0);
-  if (!made.ok()) {
-    std::fprintf(stderr, "%s\n", made.error().message.c_str());
-    return 1;
-  }
-  Bench bench(**made);
+  const auto owner = bench::cuda_device();
+  Bench bench(*owner);
   for (const int requests : {1, 2, 4, 8, 16, 32, 64}) bench.rounds(requests, kBlock, kAccepted);
   for (const int requests : {1, 8, 64}) bench.rounds(requests, 1, 1);
   for (const int rows : {256, 2048, kMostRows}) bench.prompt(rows);

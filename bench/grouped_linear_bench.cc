@@ -22,10 +22,7 @@ constexpr int64_t kHidden = 2048, kInner = 768, kMostRows = 512;
 constexpr int32_t kExperts = 32, kTopK = 8;
 
 ops::RouterRule rule() {
-  ops::RouterRule r;
-  r.experts = kExperts;
-  r.top_k = kTopK;
-  return r;
+  return {.experts = kExperts, .top_k = kTopK};
 }
 
 struct World {

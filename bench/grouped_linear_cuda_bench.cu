@@ -19,7 +19,7 @@
 #include "cuda_limits.cuh"
 #include "device/dry_run.h"
 #include "ops/grouped_linear/grouped_linear_cuda.h"
-#include "ops/linear/linear_cuda.h"
+#include "ops/linear/cuda/linear_cuda.h"
 #include "ops/router/route_rows.h"
 
 namespace {
@@ -32,17 +32,10 @@ constexpr int kRows[] = {1, 4, 8, 16, 32, 64, 128, 256, 512, 2048};
 constexpr int64_t kMostCounters = 64 << 10;
 constexpr double kFlopsPerUs = 790e6;  // what a GPU at its power limit sustains
 
-Buffer allocate(Device& device, int64_t bytes) {
-  auto buffer = device.allocate(static_cast<size_t>(bytes));
-  VOLLEY_CHECK_MSG(buffer.ok(), "out of GPU memory");
-  return std::move(*buffer);
-}
+using bench::allocate;
 
 ops::RouterRule rule() {
-  ops::RouterRule r;
-  r.experts = kExperts;
-  r.top_k = kTopK;
-  return r;
+  return {.experts = kExperts, .top_k = kTopK};
 }
 
 // How experts are stored.
@@ -126,17 +119,17 @@ struct Layer {
   }
 };
 
-// kRouteRows and kExperts are the first two and the last three of the others in one.
+// kRouteRows is kRouter and kRoute in one, kFfn the three that follow them.
 enum Part {
   kRouter = 1,
   kRoute = 2,
   kGateUp = 4,
   kDown = 8,
   kCombine = 16,
-  kApart = 31,
+  kApart = kRouter | kRoute | kGateUp | kDown | kCombine,
   kRouteRows = 32,
   kFfn = 64,
-  kLayer = 96
+  kLayer = kRouteRows | kFfn
 };
 
 struct Model {
@@ -276,11 +269,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "--codes is fp8, fp8-long, mxfp4 or int4.\n");
     return 1;
   }
-  auto made = make_cuda_device(0);
-  if (!made.ok()) {
-    std::fprintf(stderr, "%s\n", made.error().message.c_str());
-    return 1;
-  }
+  const auto owner = bench::cuda_device();
   Lines lines;
   if (json_at != nullptr && json_at[1] != nullptr) {
     lines.file = std::fopen(json_at[1], "w");
@@ -291,7 +280,7 @@ int main(int argc, char** argv) {
   }
   const double bandwidth = bench::read_bandwidth();
   lines.print("{" + number("read_TBps", bandwidth * 1e-6, 3) + "}");
-  Model model(**made, asked("--portable") != nullptr, asked("--wide") ? DType::kF32 : DType::kBF16, *storage);
+  Model model(*owner, asked("--portable") != nullptr, asked("--wide") ? DType::kF32 : DType::kBF16, *storage);
   for (int rows : kRows) {
     if (rows_at != nullptr && rows_at[1] != nullptr && rows != std::atoi(rows_at[1])) continue;
     measure(model, lines, rows, bandwidth, asked("--rested") ? 200 : 0);

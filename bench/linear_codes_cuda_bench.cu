@@ -3,12 +3,14 @@
 // --quantization int4 makes them; uint4/128 has zero points and fp16 scales, as AWQ's and GPTQ's files. "of_bandwidth":
 // of the bytes that are read. Prints one JSON object a line. Options: --tiles times every tile that fits; --portable
 // takes the kernels for GPUs without wgmma; --rows N.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 
 #include "cuda_limits.cuh"
-#include "ops/linear/linear_cuda_codes.h"
+#include "ops/linear/cuda/linear_cuda_codes.h"
 #include "stream_limit.cuh"
 
 namespace {
@@ -34,11 +36,7 @@ constexpr int kRows[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024};
 constexpr int64_t kMaxRows = 1024, kMaxWidth = 24576;
 constexpr size_t kDistinctBytes = size_t{500} << 20;
 
-Buffer allocate(Device& device, size_t bytes) {
-  auto buffer = device.allocate(bytes);
-  VOLLEY_CHECK_MSG(buffer.ok(), "out of GPU memory");
-  return std::move(*buffer);
-}
+using bench::allocate;
 
 ops::LinearWeight random_weight(Device& device, const Shape& s, const ops::WeightFormat& format) {
   if (!format.is_codes()) {
@@ -70,17 +68,21 @@ std::vector<ops::LinearWeight> weights_of(Device& device, const Shape& s, const 
   weights.push_back(random_weight(device, s, format));
   const size_t bytes = weights[0].packed.bytes();
   while (weights.size() < std::max<size_t>(4, kDistinctBytes / bytes)) {
-    ops::LinearWeight copy;
-    copy.n = s.n;
-    copy.k = s.k;
-    copy.format = format;
-    copy.layout = s.layout();
+    ops::LinearWeight copy = weights[0].unpacked();
     copy.packed = allocate(device, bytes);
     device.enqueue_copy(copy.packed.data(), weights[0].packed.data(), bytes);
     weights.push_back(std::move(copy));
   }
   device.synchronize();
   return weights;
+}
+
+// Microseconds of the product of one of the weights, all of which are run one after the other.
+double us_of_each(Device& device, const std::vector<ops::LinearWeight>& weights, int replays, int repeats,
+                  const std::function<void(const ops::LinearWeight&)>& product) {
+  const double us = bench::graph_us(
+      device, [&] { std::ranges::for_each(weights, product); }, replays, repeats);
+  return us / static_cast<double>(weights.size());
 }
 
 void print_tiles(Device& device, const std::vector<ops::LinearWeight>& weights, const Shape& s, TensorView x,
@@ -92,14 +94,9 @@ void print_tiles(Device& device, const std::vector<ops::LinearWeight>& weights, 
     plan.tile = tile;
     plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
     if (plan.row_tiles > 8 || (tile.rows > 16 && tile.rows >= 4 * rows)) continue;
-    const double us = bench::graph_us(
-                          device,
-                          [&] {
-                            for (const ops::LinearWeight& w : weights)
-                              ops::linear_codes_tiles_cuda(device.stream(), w, x, y, {s.kind}, plan);
-                          },
-                          2, 3) /
-                      static_cast<double>(weights.size());
+    const double us = us_of_each(device, weights, 2, 3, [&](const ops::LinearWeight& w) {
+      ops::linear_codes_tiles_cuda(device.stream(), w, x, y, {s.kind}, plan);
+    });
     std::printf("{\"what\": \"%s\", \"weights\": \"%s\", \"rows\": %d, \"tile\": \"%d x %d%s\", \"us\": %.2f%s}\n",
                 s.name, ops::format_name(weights[0].format).c_str(), static_cast<int>(rows), tile.halves, tile.rows,
                 tile.shared ? " shared" : "", us, tile == planned.tile ? ", \"chosen\": true" : "");
@@ -116,12 +113,8 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--portable") == 0) portable = true;
     if (std::strcmp(argv[i], "--rows") == 0 && i + 1 < argc) only_rows = std::atoi(argv[i + 1]);
   }
-  auto made = make_cuda_device(0);
-  if (!made.ok()) {
-    std::fprintf(stderr, "%s\n", made.error().message.c_str());
-    return 1;
-  }
-  Device& device = **made;
+  const auto owner = bench::cuda_device();
+  Device& device = *owner;
   const double bandwidth = bench::read_bandwidth();
   std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
   const Buffer x = allocate(device, kMaxRows * 12288 * 2), y = allocate(device, kMaxRows * kMaxWidth * 4);
@@ -139,14 +132,9 @@ int main(int argc, char** argv) {
           continue;
         }
         Arena none{Buffer()};
-        const double us = bench::graph_us(
-                              device,
-                              [&] {
-                                for (const ops::LinearWeight& w : weights)
-                                  ops::linear(device.stream(), w, in, out, {s.kind}, none);
-                              },
-                              4, 5) /
-                          static_cast<double>(weights.size());
+        const double us = us_of_each(device, weights, 4, 5, [&](const ops::LinearWeight& w) {
+          ops::linear(device.stream(), w, in, out, {s.kind}, none);
+        });
         std::printf("{\"what\": \"%s\", \"weights\": \"%s\", \"rows\": %d, \"us\": %.2f, \"of_bandwidth\": %.3f}\n",
                     s.name, ops::format_name(format).c_str(), rows, us,
                     static_cast<double>(weights[0].packed.bytes()) / us / bandwidth);

@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "cuda_limits.cuh"
-#include "ops/linear/linear_cuda.h"
+#include "ops/linear/cuda/linear_cuda.h"
 #include "stream_limit.cuh"
 
 namespace {
@@ -42,11 +42,7 @@ void divide_shapes(int ranks) {
 constexpr int kRows[] = {1, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512};
 constexpr int64_t kMaxRows = 512, kMaxWidth = 24576;
 
-Buffer allocate(Device& device, size_t bytes) {
-  auto buffer = device.allocate(bytes);
-  VOLLEY_CHECK_MSG(buffer.ok(), "out of GPU memory");
-  return std::move(*buffer);
-}
+using bench::allocate;
 
 struct Model {
   std::vector<ops::LinearWeight> weights;  // [layer][shape]
@@ -326,12 +322,8 @@ int main(int argc, char** argv) {
   const int only_rows = rows_at && rows_at[1] ? std::atoi(rows_at[1]) : 0;
   char** const ranks_at = asked("--ranks");
   if (ranks_at && ranks_at[1]) divide_shapes(std::atoi(ranks_at[1]));
-  auto made = make_cuda_device(0);
-  if (!made.ok()) {
-    std::fprintf(stderr, "%s\n", made.error().message.c_str());
-    return 1;
-  }
-  Device& device = **made;
+  const auto owner = bench::cuda_device();
+  Device& device = *owner;
   const bool hopper = device.stream().gpu().is_hopper();
   if (!hopper && (asked("--draft") || asked("--tiles"))) {
     std::fprintf(stderr, "--draft and --tiles are for GPUs of compute capability 9.0 (H100, H200): leave them out.\n");

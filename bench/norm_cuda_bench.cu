@@ -48,12 +48,8 @@ double norm_us(Device& device, const Memory& m, int64_t rows, DType dtype, bool 
 }  // namespace
 
 int main() {
-  auto made = make_cuda_device(0);
-  if (!made.ok()) {
-    std::fprintf(stderr, "%s\n", made.error().message.c_str());
-    return 1;
-  }
-  Device& device = **made;
+  const auto owner = bench::cuda_device();
+  Device& device = *owner;
   const Memory memory(device);
   for (const int64_t rows : {1, 16, 128, 256, 512, 2048}) {
     std::printf("{\"rows\": %d, \"bf16_us\": %.2f, \"with_copy_us\": %.2f, \"fp8_us\": %.2f}\n", static_cast<int>(rows),

@@ -113,6 +113,10 @@ class Measurement {
     request.ignore_eos = true;
     request.sampling.temperature = 0;
     request.sampling.seed = 1;
+    if (!settings_.draft.empty()) {
+      request.simulate_acceptance =
+          volley::SimulatedAcceptance{.phases = {{.from_step = 0, .p = settings_.acceptance}}};
+    }
     auto id = engine_.submit(std::move(request), std::move(sink));
     if (!id.ok()) {
       std::fprintf(stderr, "%s\n", id.error().message.c_str());
@@ -168,11 +172,7 @@ int main(int argc, char** argv) {
   options.threads = s.threads;
   options.dummy_weights = 1;
   options.skip_tokenizer = true;
-  if (s.draft.empty()) {
-    options.speculation = volley::Speculation::kOff;
-  } else {
-    options.simulate_acceptance = volley::SimulatedAcceptance{.phases = {{.from_step = 0, .p = s.acceptance}}};
-  }
+  if (s.draft.empty()) options.speculation = volley::Speculation::kOff;
   auto engine = Engine::create(options);
   if (!engine.ok()) {
     std::fprintf(stderr, "%s\n", engine.error().message.c_str());

@@ -36,13 +36,11 @@ static __global__ void stream_kernel(const uint8_t* from, int64_t region_pieces,
 // the cache is read as weights are, marked to leave it first. REQUIRES: compute capability 9.0.
 inline double stream_bandwidth(Device& device, const Buffer& buffer, int64_t region, int blocks) {
   const int pieces = static_cast<int>((int64_t{4} << 30) / kStreamPiece / blocks);
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(blocks));
-  how.block = dim3(32);
-  how.shared_bytes = kStreamStages * kStreamPiece + 1024;
   const double us = graph_us(device, [&] {
-    cuda::launch(stream_kernel, how, device.stream(), static_cast<const uint8_t*>(buffer.data()), region / kStreamPiece,
-                 pieces, region > kLargestCache);
+    cuda::launch(stream_kernel,
+                 {.grid = cuda::dims(blocks), .block = dim3(32), .shared_bytes = kStreamStages * kStreamPiece + 1024},
+                 device.stream(), static_cast<const uint8_t*>(buffer.data()), region / kStreamPiece, pieces,
+                 region > kLargestCache);
   });
   return static_cast<double>(pieces) * blocks * kStreamPiece / us;
 }

@@ -24,8 +24,9 @@ FOREIGN = {
     "docker": {"--rm", "--time", "--env-file", "--build-arg", "--gpus", "--read-only", "--cap-drop", "--tmpfs"},
     "rsync, systemctl, mypy": {"--inplace", "--now", "--strict"},
     "node": {"--test"},
+    "aider, claude": {"--no-show-model-warnings", "--permission-mode"},
     "mpirun, srun": {"--bind-to", "--cpus-per-task", "--map-by", "--ntasks-per-node"},
-    "kubectl, hf": {"--from-file", "--exclude"},
+    "kubectl": {"--from-file"},
     "sglang-router": {
         "--cache-threshold",
         "--health-check-interval-secs",
@@ -46,7 +47,7 @@ FOREIGN = {
         "--swap-space",
     },
 }
-SOURCES = ("apps/option_aliases.cc", "bench", "suite/volley_suite", "scripts", "tests/soak", "tests/hostile")
+SOURCES = ("apps/cli/option_aliases.cc", "bench", "suite/volley_suite", "scripts", "tests/soak", "tests/hostile")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*[a-z0-9]")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -103,7 +104,7 @@ def options_of(program: str) -> set[str]:
 
     root = asked("--help")
     commands = re.findall(r"^  ([a-z]+) {2,}\S", root.partition("Subcommands:")[2], flags=re.MULTILINE)
-    text = root + "".join(asked(command, "--help") for command in commands)
+    text = root + "".join(asked(command, "--help-all") for command in commands)
     for source in SOURCES:
         path = ROOT / source
         for file in [path] if path.is_file() else sorted(path.rglob("*")):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fails where code names what it must not know: a model family outside src/families (text formats of serve and text
-# aside), the drafting algorithm outside its folder and the registry (tests may name both); the build's CUDA outside
-# src/ops/kernels.h; the calling thread's GPU outside src/device.
+# Fails where code names what it must not know: a model family outside src/families (names of GGUF files, text formats of
+# serve and text, and drafters' files aside), the drafting algorithm or the fields of its files outside its folder and the registry
+# (tests may name both); the build's CUDA outside src/ops/kernels.h; the calling thread's GPU outside src/device.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,12 +19,16 @@ refuse() {
 
 # llama3 is what config.json calls one scaling of rotary frequencies, whatever the family.
 refuse 'a model family is named outside src/families:' \
-  'qwen|llama([^3]|3[^_ ,.:;()])|mistral|gpt.?oss|deepseek|kimi|glm|minimax' 'families/|serve/|text/|spec/dflash/'
-refuse 'the drafting algorithm is named outside src/spec/dflash and src/spec/proposers.cc:' \
-  'dflash' 'spec/dflash/|spec/proposers\.cc:'
+  'qwen|llama([^3]|3[^_ ,.:;()])|mistral|gpt.?oss|deepseek|kimi|glm|minimax' 'families/|gguf/|serve/|text/|decode/dflash/|decode/proposers\.cc:'
+refuse 'the drafting algorithm, or a field of its files, is named outside src/decode/dflash and src/decode/proposers.cc:' \
+  'dflash|mask_token_id|target_layer_ids|aux_hidden_state|draft_vocab' 'decode/dflash/|decode/proposers\.cc:'
 # A table of functions per device says what there is (src/ops/kernels.h). VOLLEY_CUDA_SM90A is about machine code.
 refuse 'whether this build has CUDA is asked outside src/ops/kernels.h:' \
   '^ *#.*VOLLEY_CUDA([^_]|$)' 'ops/kernels\.h:'
 refuse "the calling thread's GPU is asked for outside src/device: the stream knows its own:" \
   'cudaGetDevice\b|cudaDeviceGetAttribute|cudaGetDeviceProperties' 'device/cuda/'
+# A third kind of block must not be a search through the engine: it asks for a layer's facts (src/model/spec.h).
+refuse 'which block a layer has is asked outside src/model/spec, families and drafters:' \
+  '(get_if|holds_alternative|std::get)<(model::)?(Attention|GatedDelta|Dense|Experts)>|(decoder|spec_?|target|shard)(\.|->)(attention|delta|experts)\([a-z]' \
+  'model/spec\.|families/|decode/dflash/'
 exit "$status"

@@ -13,4 +13,5 @@ Start the server with
 and ask it:
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{"model": "pocket", "messages": [{"role": "user", "content": "Sort these numbers: 50, 49, 35, 79."}]}'
+\`make install\` puts volley on the PATH.
 END

@@ -97,6 +97,17 @@ def gpt_oss(*sizes, experts, chosen, window, **more):
             "rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, **YARN}, **more})
 
 
+def gemma3(*sizes, window, **more):
+    """The activation has a field of its own, and the rotary embedding of layers with a window, too."""
+    return family_config("Gemma3ForCausalLM", "gemma3_text", sizes, **{
+        "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": window, "rope_theta": None,
+        "query_pre_attn_scalar": 24, **more})
+
+
+def granite(*sizes, **more):
+    return family_config("GraniteForCausalLM", "granite", sizes, **more)
+
+
 def is_hybrid(config):
     return "linear_num_key_heads" in config
 
@@ -157,10 +168,21 @@ TARGETS = {
     "oss_many_experts": (gpt_oss(32, 8, 1, 16, 32, 93, 2, False, experts=128, chosen=4, window=8), "bf16", 1),
     "oss_odd": (gpt_oss(44, 6, 3, 48, 28, 71, 3, True, experts=5, chosen=3, window=9, attention_bias=False, layer_types=[
         "full_attention", "sliding_attention", "sliding_attention"]), "fp32", 1),
+    "gemma_windows": (gemma3(72, 4, 1, 32, 100, 103, 4, True, window=9, rope_parameters={
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 60000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0}}, layer_types=[
+            "sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]), "bf16", 1),
+    "gemma_nested": (gemma3(44, 2, 2, 16, 60, 87, 3, True, window=13, layer_types=[
+        "sliding_attention", "full_attention", "sliding_attention"], rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}, final_logit_softcapping=4.0), "fp32", 2),
+    "granite_factors": (granite(64, 4, 2, 16, 84, 95, 3, False, embedding_multiplier=1.5, attention_multiplier=0.1,
+                                residual_multiplier=0.7, logits_scaling=0.5, mlp_bias=False), "bf16", 1),
 }
 STACKED = ("moe_stacked", "hybrid_experts")  # all experts of a layer as one tensor
-SEEDS = {"next_experts": 1120}  # where the one of its place gives an answer with a choice that is too close to compare
-NESTED = ("hybrid_nested", "hybrid_experts")  # as the text of a checkpoint that also holds vision
+# Where the one of its place gives an answer with a choice that is too close to compare, or one token for ever.
+SEEDS = {"next_experts": 1120, "gemma_windows": 1223, "gemma_nested": 1127}
+NESTED = ("hybrid_nested", "hybrid_experts", "gemma_nested")  # as the text of a checkpoint that also holds vision
 WITHOUT_ANSWER = 7  # the first of them
 
 
@@ -275,10 +297,10 @@ def random_layers(config, generator):
         return 1 + 0.3 * torch.randn(n, generator=generator)
 
     def above_one(n):
-        return norm(n) - 1 if is_hybrid(config) else norm(n)
+        return norm(n) - 1 if is_hybrid(config) or gemma else norm(n)
 
     def head_norms():
-        if is_hybrid(config):
+        if is_hybrid(config) or gemma:
             return {"self_attn.q_norm": above_one(d), "self_attn.k_norm": above_one(d)}
         return {"self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d)} if model_type.startswith("qwen3") else {}
 
@@ -332,12 +354,15 @@ def random_layers(config, generator):
             "o": (hidden, q)}.items()}
 
     hidden, ffn, model_type = config["hidden_size"], config.get("intermediate_size"), config["model_type"]
+    gemma = model_type == "gemma3_text"
     d = config.get("head_dim") or hidden // config["num_attention_heads"]
     q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
     tensors = {"norm.weight": above_one(hidden)}
     for i in range(config["num_hidden_layers"]):
         tensors |= {f"layers.{i}.{name}.weight": value for name, value in {
             "input_layernorm": above_one(hidden), "post_attention_layernorm": above_one(hidden)}.items()}
+        if gemma:
+            tensors |= {f"layers.{i}.{name}_feedforward_layernorm.weight": above_one(hidden) for name in ("pre", "post")}
         tensors |= linear_attention(i) if is_linear(i) else attention(i)
         tensors |= {f"layers.{i}.{name}.weight": value for name, value in {
             **({} if is_linear(i) else head_norms()), **({} if model_type == "gpt_oss" else network(i))}.items()}
@@ -424,10 +449,12 @@ def chosen_experts(folder: Path, ids):
 def nest(folder: Path, generator):
     """Rewrites a text model's folder as that of a model with vision, whose text it is."""
     config = json.loads((folder / "config.json").read_text())
+    gemma = config["model_type"] == "gemma3_text"
     outer = {"architectures": [config.pop("architectures")[0].replace("ForCausalLM", "ForConditionalGeneration")],
              "model_type": config["model_type"].removesuffix("_text"), "text_config": config,
              "vision_config": {"depth": 2, "hidden_size": 16, "out_hidden_size": config["hidden_size"]},
-             "image_token_id": 7, "video_token_id": 8, "vision_start_token_id": 9, "vision_end_token_id": 10,
+             **({"image_token_index": 6, "mm_tokens_per_image": 4} if gemma else {
+                 "image_token_id": 7, "video_token_id": 8, "vision_start_token_id": 9, "vision_end_token_id": 10}),
              "tie_word_embeddings": config["tie_word_embeddings"], "torch_dtype": config.pop("torch_dtype")}
     write_json(folder / "config.json", outer)
     tensors = {}
@@ -437,7 +464,8 @@ def nest(folder: Path, generator):
         path.unlink()
     dtype = tensors["model.norm.weight"].dtype
     tensors = {n.replace("model.", "model.language_model.", 1): t for n, t in tensors.items()}
-    for extra in ("model.visual.merger.norm.weight", "model.visual.patch_embed.proj.bias", "mtp.norm.weight"):
+    for extra in ("vision_tower.post_layernorm.bias", "multi_modal_projector.mm_soft_emb_norm.weight") if gemma else (
+            "model.visual.merger.norm.weight", "model.visual.patch_embed.proj.bias", "mtp.norm.weight"):
         tensors[extra] = torch.randn(16, generator=generator).to(dtype)
     write_tensors(folder, tensors, len(shards))
 

@@ -3,7 +3,8 @@
     python3 scripts/make_prompts.py
 
 tests/data/mixed_prompts.jsonl: 300 prompts of all tasks. tests/data/word_problems.jsonl: 500 word problems with their answers.
-tests/data/pocket_tasks.jsonl: 40 of each task, with what suite/ judges answers by.
+tests/data/pocket_tasks.jsonl: 40 of each task, with what suite/ judges answers by. models/pocket/prompts.jsonl: 64 prompts of all
+tasks, which `volley bench` takes for the pocket pair.
 Each line is also a request that `volley generate --input` and `volley bench --input` take as it is.
 """
 from __future__ import annotations
@@ -18,8 +19,8 @@ sys.path.insert(0, str(ROOT / "train"))
 import tasks  # noqa: E402
 
 
-def write(name, rows):
-    path = ROOT / "tests" / "data" / name
+def write(path, rows):
+    path = ROOT / path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -74,6 +75,9 @@ def judged(r, n):
 
 
 if __name__ == "__main__":
-    write("mixed_prompts.jsonl", mixed(random.Random(20_260_101), 300))
-    write("word_problems.jsonl", words(random.Random(20_260_102), 500))
-    write("pocket_tasks.jsonl", judged(random.Random(20_260_103), 40))
+    write("tests/data/mixed_prompts.jsonl", mixed(random.Random(20_260_101), 300))
+    write("tests/data/word_problems.jsonl", words(random.Random(20_260_102), 500))
+    write("tests/data/pocket_tasks.jsonl", judged(random.Random(20_260_103), 40))
+    # Without max_tokens: `volley bench --output-tokens` says it.
+    pocket = ({"messages": row["messages"]} for row in mixed(random.Random(20_260_104), 64))
+    write("models/pocket/prompts.jsonl", pocket)

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Usage: run_python_tests.sh [PRESET]   (cpu)
-# Builds the wheel of the Python package around the engine in build/PRESET, installs it into a virtual environment below
-# build/python, checks the types of the package and of its tests, and runs the tests. Appends "passed failed" to the file
-# that VOLLEY_TEST_TOTALS names, if any.
+# Builds the wheel (make_wheel.sh), installs it into a virtual environment below build/python, checks the types of the
+# package and of its tests, and runs the tests. Appends "passed failed" to the file that VOLLEY_TEST_TOTALS names, if any.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,14 +10,7 @@ fail() {
   exit 1
 }
 
-engine=$PWD/build/${1:-cpu}
-[ -f "$engine/build.ninja" ] || fail "no $engine: run \`make build\` first"
-
-packages=()
-python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
-python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
-  packages+=(python3-dev)
-scripts/install-packages.sh "Python 3.10 or newer with venv and its headers" "${packages[@]}"
+scripts/make_wheel.sh "${1:-cpu}"
 
 # What is installed is remembered as a copy of the list it was installed from.
 folder=$PWD/build/python
@@ -29,12 +21,7 @@ if ! cmp -s python/requirements-test.txt "$folder/installed.txt"; then
   "$python" -m pip install --quiet --disable-pip-version-check --no-deps -r python/requirements-test.txt
   cp python/requirements-test.txt "$folder/installed.txt"
 fi
-
-rm -rf "$folder/wheels"
-"$python" -m build --wheel --no-isolation --outdir "$folder/wheels" -C build-dir="$folder/wheel-build" \
-  -C cmake.define.VOLLEY_BUILD_DIR="$engine" python >"$folder/wheel.log" 2>&1 ||
-  { tail -40 "$folder/wheel.log" >&2; fail "the wheel could not be built; $folder/wheel.log holds everything"; }
-"$python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$folder"/wheels/*.whl
+"$python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall build/wheels/volley-*.whl
 
 # Caches belong into build/ too, and nothing may come from the source folder instead of the wheel.
 export PYTHONDONTWRITEBYTECODE=1 MYPY_CACHE_DIR=$folder/mypy XDG_CACHE_HOME=$folder/cache

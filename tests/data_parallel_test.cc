@@ -1,4 +1,5 @@
-// Several replicas in one engine: which of them runs a request shows in no token, and what was computed is found again.
+// Several replicas in one engine: tokens do not depend on the replica that runs a request, and cached prefixes are
+// found again.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -128,7 +129,7 @@ TEST(DataParallel, ConversationsFindWhatWasSaid) {
                 static_cast<long long>(stats.prompt_tokens));
     EXPECT_GT(static_cast<double>(cached), 0.97 * static_cast<double>(*alone));
     EXPECT_EQ(stats.cached_tokens, cached);
-    // A conversation stays where it is. How many a replica gets goes by how fast it is at this moment.
+    // A conversation stays on its replica. How many conversations a replica gets depends on its current speed.
     for (const EngineStats& replica : stats.replicas) {
       EXPECT_GE(replica.requests_finished, turns) << "the load is shared out";
     }
@@ -238,7 +239,7 @@ TEST(DataParallel, ReplicasDivideTheirExperts) {
   }
 }
 
-// What is said of experts is of the whole target, however ranks divide them.
+// Figures about experts are for the whole target, however ranks divide the experts.
 TEST(DataParallel, ExpertsOfAllRanksAreCounted) {
   if (!has_room_for(2)) GTEST_SKIP() << "needs 2 GPUs";
   std::vector<int64_t> touched;
@@ -263,8 +264,8 @@ EngineOptions lockstep_options(int replicas, const std::string& target) {
   return options;
 }
 
-// Their tokens are those of one that has all experts, whoever else has work: one request at a time leaves the others
-// without any, more than there are slots leave nobody idle.
+// Tokens are those of one replica with all experts, whichever replicas have work: one request at a time leaves the
+// other replicas idle; more requests than slots leave none idle.
 TEST(DataParallel, ReplicasOfOneRankDivideTheExperts) {
   if (!has_room_for(2)) GTEST_SKIP() << "needs 2 GPUs";
   const bool cpu = std::string_view(kTestDevice) == "cpu";
@@ -294,7 +295,7 @@ TEST(DataParallel, ReplicasOfOneRankDivideTheExperts) {
   }
 }
 
-// What all touch together is what one replica touches: every expert of a pass is read once.
+// The experts that all replicas use together are those that one replica uses: every expert of a pass is read once.
 TEST(DataParallel, ExpertsOfAllReplicasAreCountedOnce) {
   if (!has_room_for(2)) GTEST_SKIP() << "needs 2 GPUs";
   std::vector<int64_t> touched;

@@ -1,5 +1,5 @@
-// Protects that an engine whose device is another process's gives the tokens of one that has it itself, and that what
-// becomes of that process, once, shows in no token: whoever kills, stops or hangs it.
+// Protects: an engine whose device is in another process gives the same tokens as one with its own device, and a single
+// failure of that process (killed, stopped or hung) changes no token.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -177,12 +177,13 @@ TEST_P(DeviceProcesses, WhoseEndShowsInNoToken) {
 INSTANTIATE_TEST_SUITE_P(Cases, DeviceProcesses, ::testing::ValuesIn(kCases),
                          [](const auto& which) { return which.param.name; });
 
-// Nobody asks for anything, and the next request must not be the one that finds out.
+// No request runs, and the next one must not be the first to detect the failure.
 TEST(DeviceProcess, ThatIsKilledIsMissedAtOnce) {
   const auto engine = make_engine(apart(kCases[0]));
   const pid_t old = children().front();
   ::kill(old, SIGKILL);
   ASSERT_TRUE(eventually([&] { return engine->stats().device_restarts == 1; }));
+  EXPECT_EQ(engine->stats().devices_restarting, 0);
   ASSERT_EQ(children().size(), 1u);
   EXPECT_NE(children().front(), old);
   const auto outputs = run_all(*engine, all_kinds(*engine), 4);
@@ -231,6 +232,7 @@ TEST(DeviceProcess, ThatIsStartedAgainKeepsNobodyFromEnding) {
     EXPECT_TRUE(id.ok());
     return id.value();
   };
+  EXPECT_EQ(engine->stats().devices_restarting, 1);
   std::promise<FinishReason> late, cancelled, left;
   submit(0.3, late);
   engine->cancel(submit(0, cancelled));
@@ -243,6 +245,40 @@ TEST(DeviceProcess, ThatIsStartedAgainKeepsNobodyFromEnding) {
   EXPECT_TRUE(children().empty());
   ::unsetenv(kHoldVariable);
   std::filesystem::remove(file);
+}
+
+// Stopped for good, it neither reads nor reports anything: its requests must not wait for ever.
+TEST(DeviceProcess, ThatHangsWhileItLoadsIsStartedAgain) {
+  const std::string file =
+      (std::filesystem::temp_directory_path() / ("volley_hang_" + std::to_string(::getpid()))).string();
+  ::setenv(kHoldVariable, file.c_str(), 1);
+  std::promise<void> hangs;
+  EngineOptions options = apart(kCases[0]);
+  options.on_warning = [&hangs](const std::string& warning) {
+    if (warning.find("nothing for 60 s while it loads") != std::string::npos) hangs.set_value();
+  };
+  const auto engine = make_engine(options);
+  std::ofstream(file).put('\n');
+  const pid_t old = children().front();
+  ::kill(old, SIGKILL);
+  ASSERT_TRUE(eventually([&] { return !children().empty() && children().front() != old; }));
+  const pid_t stopped = children().front();
+  ::kill(stopped, SIGSTOP);
+  std::promise<Finish> ended;
+  ASSERT_TRUE(engine
+                  ->submit(chat_request(*engine, "Tell me a story.", 20),
+                           [&ended](const Event& event) {
+                             if (event.finish) ended.set_value(*event.finish);
+                           })
+                  .ok());
+  hangs.get_future().get();
+  std::filesystem::remove(file);
+  EXPECT_FALSE(ended.get_future().get().error.has_value());
+  ASSERT_EQ(children().size(), 1u);
+  EXPECT_NE(children().front(), stopped);
+  EXPECT_EQ(engine->stats().device_restarts, 1);
+  EXPECT_EQ(engine->stats().devices_restarting, 0);
+  ::unsetenv(kHoldVariable);
 }
 
 // Its requests would go on with another model's tokens.

@@ -191,7 +191,8 @@ TEST(ExactSampling, FrequenciesFollowTheFilteredDistributionWithSpeculationOn) {
         add(rest_expected, rest_observed);
         degrees += used - 1;
       } else {
-        // What is left of this history's tokens is too rare to count: with it (and only then) the cells add up to n.
+        // The remaining tokens of this history are too rare to count: with this cell (and only then) the cells add up
+        // to n.
         degrees += rest_expected > 0 ? used : std::max(0, used - 1);
       }
     }

@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 
+#include "base/temp_folder_for_test.h"
 #include "families/family.h"
 #include "fixtures.h"
 #include "harness.h"
@@ -67,46 +68,30 @@ std::vector<Configuration> hybrid_configurations() {
 // A drafter's folder with these answers, removed with the object.
 class ReplayFolder {
  public:
-  explicit ReplayFolder(const std::string& name)
-      : path_(fs::temp_directory_path() / ("volley-replay-" + name + "-" + std::to_string(::getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~ReplayFolder() { fs::remove_all(path_); }
-
   void record(const std::vector<GenerateRequest>& requests, const std::vector<Output>& outputs) const {
-    std::ofstream file(path_ / "answers.jsonl");
+    std::ofstream file(folder_ / "answers.jsonl");
     for (size_t i = 0; i < requests.size(); ++i) {
       file << nlohmann::json{{"seed", *requests[i].sampling.seed}, {"token_ids", outputs[i].tokens}} << "\n";
     }
   }
   void configure(float accuracy) const {
-    std::ofstream(path_ / "config.json") << nlohmann::json{
+    std::ofstream(folder_ / "config.json") << nlohmann::json{
         {"architectures", {"ReplayDraftModel"}}, {"block_size", 16}, {"accuracy", accuracy}, {"salt", 7}};
   }
-  std::string path() const { return path_.string(); }
+  std::string path() const { return folder_.path(); }
 
  private:
-  fs::path path_;
+  TempFolder folder_;
 };
 
 EngineOptions options_of(const Configuration& c, const std::string& model, const std::string& drafter) {
-  EngineOptions options = pocket_options();
+  EngineOptions options = options_of_row(c, kMaxModelLen);
   options.model_dir = model;
   options.skip_tokenizer = true;
   options.draft_dir = c.block_size > 0 ? drafter : "";
-  options.speculation = c.block_size > 0 ? Speculation::kOn : Speculation::kOff;
-  options.block_size = c.block_size;
-  options.max_model_len = kMaxModelLen;
-  options.max_num_seqs = c.concurrency;
-  options.prefill_chunk = c.prefill_chunk;
-  options.page_size = c.page_size;
-  options.threads = c.threads;
   options.state_snapshot_tokens = c.snapshot_pages * c.page_size;
-  options.prefix_cache = c.prefix_cache;
-  options.graphs = c.graphs;
   if (c.block_size > 0) options.verify = c.verify;
-  options.kv_pages = 4096;  // the rest of the memory is for other processes that run these tests beside this one
-  if (c.tight_pool) options.kv_pages = (kMaxModelLen + 16 + c.page_size - 1) / c.page_size + 2;
+  if (!c.tight_pool) options.kv_pages = 4096;  // other processes that run these tests beside this one have the rest
   return options;
 }
 
@@ -139,7 +124,7 @@ std::vector<GenerateRequest> make_requests(int32_t vocab, int count, float tempe
   return requests;
 }
 
-// What all runs of the program came to, printed at its end.
+// Totals over all runs of the program, printed at its end.
 class Totals : public ::testing::Environment {
  public:
   void add(size_t requests, int different, std::optional<double> length) {
@@ -150,8 +135,8 @@ class Totals : public ::testing::Environment {
     least_ = std::min(least_, *length);
     most_ = std::max(most_, *length);
   }
-  // An automatic policy goes by measured time: on a busy machine a run may not draft at all, or only what is right. All
-  // runs together do both.
+  // An automatic policy depends on measured time: on a busy machine a run may never draft, or draft only right tokens.
+  // All runs together do both.
   void add_automatic(const EngineStats& stats, bool always_right) {
     ++automatic_runs_;
     automatic_drafted_ += stats.drafted_tokens;
@@ -205,12 +190,11 @@ void expect_same(const std::vector<Output>& outputs, const std::vector<Output>& 
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(outputs[i].tokens, expected[i].tokens) << i;
 }
 
-// What every configuration of a test has in common.
+// The common part of a test's configurations.
 struct Setup {
   Quantization weights = Quantization::kNone;
   KvCacheType cache = KvCacheType::kAuto;
   int ranks = 1;
-  int parts = 0;           // of layers; plain decoding is on one rank then
   bool by_expert = false;  // ranks divide the experts among them, or, of one rank each, replicas
   int replicas = 1;
   bool whole = full_matrix();             // all requests
@@ -222,15 +206,14 @@ void check_model(const std::string& model, const Setup& setup, std::span<const C
   const std::string name = fs::path(model).filename();
   const auto target = families::read_target(model);
   ASSERT_TRUE(target.ok()) << target.error().message;
-  const ReplayFolder drafter(name);
+  const ReplayFolder drafter;
   const auto run = [&](const Configuration& c, const std::string& draft) {
     EngineOptions options = options_of(c, model, draft);
     options.quantization = setup.weights;
     options.kv_cache_dtype = setup.cache;
     options.dummy_weights = setup.dummy_weights;
     const bool plain = draft.empty() && c.concurrency == 1;
-    options.tensor_parallel_size = plain && setup.parts > 0 ? 1 : setup.ranks;
-    options.tensor_parallel_parts = setup.parts;
+    options.tensor_parallel_size = setup.ranks;
     options.data_parallel_size = plain ? 1 : setup.replicas;
     options.enable_expert_parallel = setup.by_expert && !(plain && setup.replicas > 1);
     if (c.snapshots > 0) {
@@ -240,14 +223,14 @@ void check_model(const std::string& model, const Setup& setup, std::span<const C
     }
     return make_engine(options);
   };
-  const bool hybrid = target->decoder.delta_layers() > 0;
+  const bool hybrid = target->decoder.state_layers() > 0;
   const int count = setup.whole ? (hybrid ? 300 : 200) : kSanitized ? 6 : 12;
   for (const float temperature : {0.0f, 0.8f}) {
     const auto requests = make_requests(target->decoder.vocab, count, temperature);
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
     const auto plain = run_all(*run(plain_run, ""), requests, 1);
     drafter.record(requests, plain);
-    if (setup.ranks > 1 && setup.parts == 0) {  // another start, other threads
+    if (setup.ranks > 1) {  // another start, other threads
       expect_same(run_all(*run(plain_run, ""), requests, 4), plain);
     }
     for (const Configuration& c : rows) {
@@ -285,7 +268,7 @@ TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
   const auto target = families::read_target("tests/data/targets/" + GetParam());
   ASSERT_TRUE(target.ok()) << target.error().message;
   check_target("targets/" + GetParam(), {},
-               target->decoder.delta_layers() > 0 ? hybrid_configurations() : configurations());
+               target->decoder.state_layers() > 0 ? hybrid_configurations() : configurations());
 }
 
 // Whether the models can be divided among so many ranks here; where not, the refusal names the option.
@@ -335,40 +318,20 @@ TEST_P(TensorParallel, SpeculationAndEverythingElseIsInvisible) {
   check_target("targets/" + target, {.ranks = ranks, .by_expert = by_expert, .whole = whole}, rows);
 }
 
-// With layers in four parts, one rank, two and four have the same tokens. Sanitizers see all code in two parts of some.
-TEST(FixedParts, TokensDoNotDependOnTheRanks) {
-  const std::vector<Configuration>& all = configurations();
-  std::vector<Configuration> rows = {all[0], all[2]};
-  if (full_matrix()) rows = all;
-  const int parts = kSanitized ? 2 : 4;
-  size_t models = 0;
-  for (const Divided& divided : divided_targets()) {
-    if (divided.ranks != parts || (kSanitized && models == 3)) continue;
-    ++models;
-    for (int ranks = 1; ranks <= parts && has_room_for(ranks); ranks *= 2) {
-      check_target("targets/" + divided.target, {.ranks = ranks, .parts = parts, .by_expert = divided.by_expert}, rows);
-    }
-  }
-  EXPECT_GE(models, kSanitized ? 3u : 10u);
-}
-
 // A target of tests/data with other sizes, for random weights. It is removed with the object.
 class ResizedTarget {
  public:
-  ResizedTarget(const std::string& name, const nlohmann::json& sizes)
-      : path_(fs::temp_directory_path() / ("volley-" + name + "-" + std::to_string(::getpid()))) {
+  ResizedTarget(const std::string& name, const nlohmann::json& sizes) {
     std::ifstream file("tests/data/targets/" + name + "/config.json");
     nlohmann::json config = nlohmann::json::parse(file);
     (config.contains("text_config") ? config["text_config"] : config).update(sizes);
-    fs::create_directories(path_);
-    std::ofstream(path_ / "config.json") << config;
+    folder_.write("config.json", config.dump());
   }
-  ~ResizedTarget() { fs::remove_all(path_); }
 
-  std::string path() const { return path_.string(); }
+  std::string path() const { return folder_.path(); }
 
  private:
-  fs::path path_;
+  TempFolder folder_;
 };
 
 struct Resized {
@@ -378,8 +341,8 @@ struct Resized {
   bool by_expert = false;
 };
 
-// Protects: as many ranks as there may be, of which several share a KV head, and dense and mixed hybrids on four, whose
-// key heads are shared, too. No target of tests/data has sizes for it, and what is compared needs no reference.
+// Protects: the largest numbers of ranks, where several share a KV head, and dense and mixed hybrids on four ranks,
+// where key heads are shared too. No target of tests/data has such sizes, and the comparison needs no reference.
 TEST(ManyRanks, SpeculationAndEverythingElseIsInvisible) {
   const nlohmann::json recurrent = {{"num_attention_heads", 8},
                                     {"num_key_value_heads", 2},
@@ -477,53 +440,74 @@ TEST(QuantisedInvariance, OnSeveralRanksToo) {
   EXPECT_GT(divided, 0);
 }
 
-// The random drafters of tests/data: windows, causality, biases, rotations and vocabularies of their own. Little is
-// accepted, so that nearly every round throws a block away, whose K and V must not be seen again.
+// A drafter in `folder`. Little is accepted of a random one, so that nearly every round throws a block away, whose K
+// and V must not be seen again.
+void check_drafter(const std::string& folder, const std::string& model, const Setup& setup) {
+  const auto config = families::read_target(model);
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  std::vector<std::vector<TokenId>> plain;
+  int64_t drafted = 0;
+  for (const int concurrency : {0, 8, 3}) {  // 0: plain, alone
+    const bool drafts = concurrency > 0;
+    const Configuration c = {"",
+                             drafts ? 4 : 0,
+                             0,
+                             drafts ? concurrency : 1,
+                             drafts ? 16 : 512,
+                             16,
+                             1,
+                             drafts,
+                             {VerifyPolicy::Kind::kFull},
+                             true,
+                             concurrency == 3};
+    EngineOptions options = options_of(c, model, folder);
+    options.block_size = 0;  // the drafter's own
+    options.kv_cache_dtype = setup.cache;
+    options.tensor_parallel_size = setup.ranks;
+    const auto engine = make_engine(options);
+    std::vector<std::vector<TokenId>> tokens;
+    for (const float temperature : {0.0f, 0.8f}) {
+      for (const Output& out :
+           run_all(*engine, make_requests(config->decoder.vocab, kSanitized ? 3 : 6, temperature), c.concurrency)) {
+        tokens.push_back(out.tokens);
+      }
+    }
+    if (plain.empty()) plain = tokens;
+    EXPECT_EQ(tokens, plain) << folder << ", " << concurrency << " at once";
+    drafted += engine->stats().verify_steps;
+  }
+  EXPECT_GT(drafted, 0) << folder;
+}
+
+// The drafters of tests/data: windows, causality, biases, rotations and vocabularies of their own.
 void check_drafters(const Setup& setup) {
   for (const std::string& drafter : folders("drafters")) {
+    const std::string folder = "tests/data/drafters/" + drafter;
     const std::string model = "tests/data/targets/" + target_of_drafter(drafter);
     Configuration drafts = configurations().front();
     drafts.block_size = 4;
-    if (setup.ranks > 1 && !divides(options_of(drafts, model, "tests/data/drafters/" + drafter), setup.ranks)) continue;
-    const auto config = families::read_target(model);
-    ASSERT_TRUE(config.ok()) << config.error().message;
-    std::vector<std::vector<TokenId>> plain;
-    int64_t drafted = 0;
-    for (const int concurrency : {0, 8, 3}) {  // 0: plain, alone
-      const bool drafts = concurrency > 0;
-      const Configuration c = {"",
-                               drafts ? 4 : 0,
-                               0,
-                               drafts ? concurrency : 1,
-                               drafts ? 16 : 512,
-                               16,
-                               1,
-                               drafts,
-                               {VerifyPolicy::Kind::kFull},
-                               true,
-                               concurrency == 3};
-      EngineOptions options = options_of(c, model, "tests/data/drafters/" + drafter);
-      options.block_size = 0;  // the drafter's own
-      options.kv_cache_dtype = setup.cache;
-      options.tensor_parallel_size = setup.ranks;
-      const auto engine = make_engine(options);
-      std::vector<std::vector<TokenId>> tokens;
-      for (const float temperature : {0.0f, 0.8f}) {
-        for (const Output& out :
-             run_all(*engine, make_requests(config->decoder.vocab, kSanitized ? 3 : 6, temperature), c.concurrency)) {
-          tokens.push_back(out.tokens);
-        }
-      }
-      if (plain.empty()) plain = tokens;
-      EXPECT_EQ(tokens, plain) << drafter << ", " << concurrency << " at once";
-      drafted += engine->stats().verify_steps;
-    }
-    EXPECT_GT(drafted, 0) << drafter;
+    if (setup.ranks > 1 && !divides(options_of(drafts, model, folder), setup.ranks)) continue;
+    check_drafter(folder, model, setup);
   }
 }
 
 TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
   check_drafters({});
+}
+
+// DeepSpec's format: the known token's row proposes, too.
+TEST(DrafterInvariance, WhereEveryRowProposesToo) {
+  const std::string dflash = "tests/data/drafters/one_layer", model = "tests/data/targets/plain";
+  const TempFolder folder;
+  fs::copy_file(dflash + "/model.safetensors", folder / "model.safetensors");
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(dflash + "/config.json"));
+  config["architectures"] = {"Qwen3DSparkModel"};
+  config["mask_token_id"] = config["dflash_config"]["mask_token_id"];
+  config["target_layer_ids"] = {1};
+  config["markov_rank"] = 0;
+  config.erase("dflash_config");
+  folder.write("config.json", config.dump());
+  check_drafter(folder.path(), model, {});
 }
 
 TEST(DrafterInvariance, OnSeveralRanksToo) {
@@ -575,15 +559,15 @@ TEST(DrafterInvariance, WindowsOfADrafterVetoNoHit) {
   }
 }
 
-// Every turn of a conversation goes on from the state that the one before it ended with, drafted or not, and says what
-// a cold run of the whole says.
+// Every turn of a conversation continues from the state that the one before ended with, drafted or not, and gives the
+// same text as a cold run of the whole conversation.
 TEST(RecurrentLayers, EveryTurnOfAConversationHitsItsPrefix) {
   constexpr int kTurns = 20, kAnswer = 6, kLonger = 256;
   for (const char* name : {"hybrid_wide", "next_experts"}) {
     const std::string model = std::string("tests/data/targets/") + name;
     const auto target = families::read_target(model);
     ASSERT_TRUE(target.ok()) << target.error().message;
-    const ReplayFolder drafter(std::string("turns-") + name);
+    const ReplayFolder drafter;
     const auto options_with = [&](bool prefix_cache, int block, const std::string& draft) {
       Configuration c = {"", block, 0, 2, 16, 16, 1, prefix_cache, {VerifyPolicy::Kind::kFull}, false, false};
       EngineOptions options = options_of(c, model, draft);
@@ -661,7 +645,8 @@ TEST(RecurrentLayers, AnswersToOnePromptShareIt) {
   expect_shared(run_all(*another, requests, 4), *another);  // all at once
 }
 
-// Layers with windows keep what rows to come see, however long contexts are and while prompts are computed.
+// Layers with windows keep the positions that later rows see, for any length of context, also while prompts are
+// computed.
 TEST(WindowedLayers, LongContextsTakeFewPages) {
   constexpr int kOpen = 4;
   const Configuration c = {"", 0, 0, kOpen, 16, 16, 1, false, {}, true, false};
@@ -685,7 +670,7 @@ TEST(WindowedLayers, LongContextsTakeFewPages) {
   EXPECT_EQ(engine->stats().page_groups[0].bytes, 0);
   EXPECT_GT(most_whole, kOpen * 160 / 16);
   EXPECT_GT(most, 0);
-  // 8 positions behind a row, two chunks and a few rows ahead, which begin and end inside a page.
+  // 8 positions before a row, two chunks and a few rows ahead; both ends lie inside a page.
   EXPECT_LE(most, kOpen * ((8 + 2 * 16 + 3) / 16 + 2));
   // Counters follow the last event.
   for (int i = 0; i < 1000 && engine->stats().requests_running > 0; ++i) {

@@ -4,6 +4,7 @@
 #include <volley/sampling.h>
 
 #include <array>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,5 +53,27 @@ class Fixture {
   std::string dir_;
   std::unique_ptr<weights::Checkpoint> checkpoint_;
 };
+
+// ||a - b|| / ||b|| over all rows.
+inline double relative_error(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  VOLLEY_CHECK_EQ(a.size(), b.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    VOLLEY_CHECK_EQ(a[i].size(), b[i].size());
+    for (size_t j = 0; j < a[i].size(); ++j) {
+      difference += std::pow(double{a[i][j]} - double{b[i][j]}, 2);
+      norm += std::pow(double{b[i][j]}, 2);
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+// Both sides are fp32 arithmetic in different orders: a few ulp of rounding remain (1.6e-7 to 8.3e-7 on CPUs and GPUs),
+// far below the 1e-3 that one wrong rotation, norm or head would give.
+inline constexpr double kTolerance = 1e-6;
+// Recurrent layers have a bound of their own: the norm after a head's output amplifies rows whose q and k are nearly
+// orthogonal, which are mostly rounding errors (4.6e-7 to 5.3e-6). The same bound holds against transformers' chunked
+// form, which is as far away.
+inline constexpr double kRecurrentTolerance = 2e-5;
 
 }  // namespace volley::testing

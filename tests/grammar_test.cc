@@ -219,11 +219,9 @@ TEST(Grammar, RefusesWhatCannotBeCompiledBeforeAnythingRuns) {
   EXPECT_THAT(out.finish.error->message, HasSubstr("The JSON schema cannot be used: "));
   EXPECT_EQ(refused({Kind::kRegex, "(", {}}).finish.error->code, ErrorCode::kInvalidArgument);
 
-  EngineOptions simulated = engine_options(Speculation::kOn);
+  GenerateRequest simulated = with_grammar(*engine, {Kind::kJsonObject, "", {}});
   simulated.simulate_acceptance = SimulatedAcceptance{{{0, 0.8}}};
-  const auto other = make_engine(simulated);
-  EXPECT_EQ(run_all(*other, {with_grammar(*other, {Kind::kJsonObject, "", {}})}, 1)[0].finish.error->code,
-            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(run_all(*engine, {simulated}, 1)[0].finish.error->code, ErrorCode::kInvalidArgument);
 }
 
 // A text on which the grammar grows beyond its limits fails that request alone, at the same token with speculation and
@@ -266,7 +264,7 @@ std::vector<TokenId> ids_of(const Engine& engine, const std::string& text) {
   return *engine.encode(text, false);
 }
 
-// The request's own lists of tokens, beside parameters that they meet.
+// The request's own lists of tokens, combined with other parameters.
 std::vector<GenerateRequest> ruled_requests(const Engine& engine) {
   std::vector<GenerateRequest> requests;
   for (int i = 0; i < 24; ++i) {
@@ -340,8 +338,8 @@ TEST(TokenRules, EndsOfTheirOwn) {
   }
 }
 
-// Where a request contradicts itself it fails with what was chosen before, drafted in the failing step or not; where
-// its grammar lets it end there, it ends.
+// A request that contradicts itself fails with the tokens chosen before, drafted in the failing step or not; where its
+// grammar permits an end, it ends there.
 TEST(TokenRules, AContradictionDeliversWhatCameBefore) {
   const std::string text = "a ladder near the garden";
   for (const Speculation speculation : {Speculation::kOff, Speculation::kOn}) {

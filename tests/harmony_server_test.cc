@@ -8,15 +8,16 @@
 #include <nlohmann/json.hpp>
 
 #include "harness.h"
-#include "serve/harmony.h"
-#include "serve/server.h"
+#include "serve/formats/answer_format.h"
+#include "serve/http/server.h"
 #include "serve/testing/client.h"
+#include "serve/testing/server_helpers.h"
+#include "text/test_model.h"
 
 namespace volley::testing {
 namespace {
 
 using nlohmann::json;
-using serve::HarmonyMark;
 
 constexpr const char* kTarget = "tests/data/targets/oss_alternating";  // 89 ids, 1 ends a text
 constexpr const char* kTemplate = R"({%- for m in messages -%}
@@ -34,28 +35,10 @@ json tokenizer() {
   for (char c = '0'; c <= '9'; ++c) tokens.emplace_back(1, c);
   for (const char c : std::string_view("{}[]\":,._-|<>=/()'")) tokens.emplace_back(1, c);
   tokens.emplace_back("\u0120");  // a space
-  json vocab = json::object(), added = json::array();
-  for (size_t id = 0; id < tokens.size(); ++id) {
-    vocab[tokens[id]] = id;
-    if (id >= specials) continue;
-    added.push_back({{"id", id},
-                     {"content", tokens[id]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  }
   const json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  return {{"version", "1.0"},
-          {"truncation", nullptr},
-          {"padding", nullptr},
-          {"added_tokens", added},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", bytes},
-          {"post_processor", nullptr},
-          {"decoder", bytes},
-          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}};
+  json all = text::tokenizer_json(tokens, specials, bytes);
+  all["pre_tokenizer"] = bytes;
+  return all;
 }
 
 class HarmonyServer : public ::testing::Test {
@@ -74,10 +57,9 @@ class HarmonyServer : public ::testing::Test {
     options.speculation = Speculation::kOff;
     options.max_num_seqs = 4;
     engine_ = make_engine(options);
-    serve::ServerOptions server;
-    server.port = 0;
+    serve::ServerOptions server = serve::make_options();
     server.served_model_names = {"oss"};
-    server_ = std::move(serve::Server::start(*engine_, server)).value();
+    server_ = serve::start_server(*engine_, server);
   }
   static void TearDownTestSuite() {
     server_.reset();
@@ -157,11 +139,10 @@ class HarmonyServer : public ::testing::Test {
   inline static std::unique_ptr<serve::Server> server_;
 };
 
-// Read from its token ids, one by one, an answer is what the server said.
+// Reading an answer's token ids one by one gives the server's answer.
 TEST_F(HarmonyServer, AnswersAreWhatTheirTokensSay) {
-  std::string missing;
-  const auto tokens = serve::HarmonyTokens::find(*engine_, missing);
-  ASSERT_TRUE(tokens) << missing;
+  const auto format = serve::find_output_format(*engine_, "none", "auto");
+  ASSERT_TRUE(format.ok()) << format.error().message;
   int contents = 0;
   for (int seed = 0; seed < 24; ++seed) {
     json body = request(seed);
@@ -170,29 +151,24 @@ TEST_F(HarmonyServer, AnswersAreWhatTheirTokensSay) {
     const Answer answer = whole(got);
     EXPECT_EQ(streamed(body), answer) << seed;
     serve::OutputParser::Options options;
-    options.tools = serve::ToolFormat::kNone;
+    options.format = format->answers->after(*engine_, engine_->encode("<|start|>assistant", false).value());
     options.reasoning = serve::ReasoningStart::kClosed;
-    const std::vector<TokenId> prompt = engine_->encode("<|start|>assistant", false).value();
-    const auto start = serve::HarmonyReader::after(*engine_, *tokens, prompt);
-    options.harmony = std::make_shared<serve::HarmonyReader>(start);
     serve::OutputParser parser(options);
-    serve::HarmonyCounter counter(*tokens, start, false);
+    const auto counter = options.format->counter(options.reasoning);
     serve::OutputDelta read;
-    const auto add = [&](const serve::OutputDelta& delta) {
-      read.content += delta.content;
-      read.reasoning += delta.reasoning;
-    };
+    const auto add = [&](serve::OutputDelta delta) { read.add(std::move(delta)); };
     const auto decode = [&](TokenId id) { return engine_->decode({&id, 1}, false); };
     for (const TokenId id : got.at("choices")[0].at("token_ids").get<std::vector<TokenId>>()) {
-      counter.push(id, decode);
-      const auto mark = tokens->mark_of(id);
-      add(mark ? parser.mark(*mark) : parser.push(engine_->decode({&id, 1}, true)));
+      counter->push(id, decode);
+      const bool mark = std::ranges::count(options.format->marks(), id) > 0;
+      add(mark ? parser.mark(id) : parser.push(engine_->decode({&id, 1}, true)));
     }
-    add(parser.finish());
-    EXPECT_EQ(answer.content, read.content) << seed;
-    EXPECT_EQ(answer.reasoning, read.reasoning) << seed;
-    EXPECT_EQ(got.at("usage").at("completion_tokens_details").at("reasoning_tokens"), counter.tokens());
-    contents += !read.content.empty();
+    const bool cut = got.at("choices")[0].at("finish_reason") == "length";
+    add(parser.finish(cut ? serve::TextEnd::kCut : serve::TextEnd::kModel));
+    EXPECT_EQ(answer.content, read.content()) << seed;
+    EXPECT_EQ(answer.reasoning, read.reasoning()) << seed;
+    EXPECT_EQ(got.at("usage").at("completion_tokens_details").at("reasoning_tokens"), counter->tokens());
+    contents += !read.content().empty();
   }
   EXPECT_GT(contents, 5);
 }
@@ -227,7 +203,7 @@ TEST_F(HarmonyServer, TheLibraryReadsChatsAsTheServerDoes) {
     const auto reader = (*form)->prepare(own, false, "call_");
     Answer read;
     const auto add = [&](size_t, const Event& event) {
-      const ChatDelta delta = reader->read(event.text, event.marks, event.finish.has_value());
+      const ChatDelta delta = reader->read(event.text, event.marks, event.finish ? &*event.finish : nullptr);
       read.content += delta.content;
       read.reasoning += delta.reasoning;
       EXPECT_TRUE(delta.tool_calls.empty());
@@ -250,6 +226,8 @@ TEST_F(HarmonyServer, TheLibraryReadsCalls) {
   const std::string text = "analysisHm.assistantcommentary to=functions.look{\"up\": true}";
   const std::vector<Event::Mark> marks = {{kChannel, 0}, {kMessage, 8},  {kEnd, 11},
                                           {kStart, 11},  {kChannel, 20}, {kMessage, 48}};
+  Finish end;
+  end.stop_token = kCall;
   for (const bool tools : {true, false}) {
     for (size_t size = 1; size <= text.size(); size += 7) {  // bytes of a piece
       GenerateRequest own;
@@ -262,7 +240,8 @@ TEST_F(HarmonyServer, TheLibraryReadsCalls) {
         for (const Event::Mark& mark : marks) {
           if (mark.at >= begin && mark.at < begin + size) here.push_back({mark.token, mark.at - begin});
         }
-        const ChatDelta delta = reader->read(text.substr(begin, size), here, begin + size >= text.size());
+        const bool last = begin + size >= text.size();
+        const ChatDelta delta = reader->read(text.substr(begin, size), here, last ? &end : nullptr);
         content += delta.content;
         reasoning += delta.reasoning;
         for (const ChatDelta::ToolCall& call : delta.tool_calls) {
@@ -299,7 +278,7 @@ TEST_F(HarmonyServer, BothTokensEndATurn) {
   }
 }
 
-// Thoughts are free, and the final message is what the client asked for.
+// Thoughts are not constrained; the final message satisfies the client's format.
 TEST_F(HarmonyServer, TheFinalMessageFollowsTheSchema) {
   int thoughts = 0;
   for (int seed = 0; seed < 8; ++seed) {
@@ -387,7 +366,7 @@ TEST_F(HarmonyServer, StopStringsCountInTheContent) {
   EXPECT_GT(thought, 0);
 }
 
-// What a user writes is no control token, whatever it looks like.
+// A user's text never becomes a control token.
 TEST_F(HarmonyServer, LookalikesOfAUserAreText) {
   const auto prompt = [&](const std::string& content) {
     return post({{"messages", {{{"role", "user"}, {"content", content}}}}}, "/tokenize")

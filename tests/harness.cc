@@ -35,7 +35,7 @@ class NeedsTheDevice : public ::testing::Environment {
     if (const auto gpu = examine_cuda_device(0); !gpu.ok()) GTEST_SKIP() << "needs a GPU: " << gpu.error().message;
   }
 };
-// Where the engines of this program keep what a step costs.
+// The file in which this program's engines keep the costs of steps.
 class CostFolder : public ::testing::Environment {
  public:
   static std::filesystem::path path() {

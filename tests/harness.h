@@ -1,4 +1,4 @@
-// What the tests of the whole share: the pocket pair, prompt sets, and a client that keeps some requests open.
+// Helpers of the tests of the whole engine: the pocket pair, prompt sets, and a client that keeps some requests open.
 #pragma once
 
 #include <volley/engine.h>
@@ -14,7 +14,7 @@
 
 namespace volley::testing {
 
-// What the engine of this test program runs on: the same tests are built for each (tests/CMakeLists.txt).
+// The device of this test program's engines: the same tests are built for each device (tests/CMakeLists.txt).
 #ifdef VOLLEY_TEST_DEVICE
 inline constexpr const char* kTestDevice = VOLLEY_TEST_DEVICE;
 #else
@@ -29,8 +29,26 @@ bool full_matrix();
 
 // The embedded default models, from the source tree's root (tests run there). Steps verify whole blocks, so that how a
 // text falls into steps does not depend on time; with VerifyPolicy::Kind::kAuto instead, engines of equal sizes measure
-// what a step costs once for all tests of a program.
+// the costs of steps once for all tests of a program.
 EngineOptions pocket_options();
+
+// Options of a row of a matrix of configurations, which has these fields.
+template <typename Configuration>
+EngineOptions options_of_row(const Configuration& c, int32_t max_model_len) {
+  EngineOptions options = pocket_options();
+  options.max_model_len = max_model_len;
+  options.speculation = c.block_size == 0 ? Speculation::kOff : Speculation::kOn;
+  options.block_size = c.block_size;
+  options.prefill_chunk = c.prefill_chunk;
+  options.page_size = c.page_size;
+  options.threads = c.threads;
+  options.prefix_cache = c.prefix_cache;
+  options.max_num_seqs = c.concurrency;
+  options.graphs = c.graphs;
+  // A pool of one full context and a few pages: with several requests open some must wait or be preempted.
+  if (c.tight_pool) options.kv_pages = (max_model_len + 16 + c.page_size - 1) / c.page_size + 2;
+  return options;
+}
 
 // Aborts the test program with the error when the engine cannot be made.
 std::unique_ptr<Engine> make_engine(const EngineOptions& options);
@@ -76,7 +94,7 @@ std::vector<PromptCase> read_prompts(const std::string& name);
 // The same; under sanitizers the first `few` alone.
 std::vector<PromptCase> read_prompts(const std::string& name, size_t few);
 
-// What follows "####" in an answer, or "".
+// The text that follows "####" in an answer, or "".
 std::string answer_value(const std::string& text);
 
 }  // namespace volley::testing

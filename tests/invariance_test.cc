@@ -52,21 +52,10 @@ const std::vector<Configuration>& configurations() {
 }
 
 EngineOptions options_of(const Configuration& c) {
-  EngineOptions options = pocket_options();
-  options.max_model_len = 384;
-  options.speculation = c.block_size == 0 ? Speculation::kOff : Speculation::kOn;
-  options.block_size = c.block_size;
-  options.prefill_chunk = c.prefill_chunk;
-  options.page_size = c.page_size;
-  options.threads = c.threads;
-  options.prefix_cache = c.prefix_cache;
-  options.max_num_seqs = c.concurrency;
-  options.graphs = c.graphs;
+  EngineOptions options = options_of_row(c, 384);
   if (c.verify == Verify::kAuto || c.verify == Verify::kChanging) options.verify = {};
   if (c.verify == Verify::kTwo) options.verify = {VerifyPolicy::Kind::kFixed, 2};
   options.target_step_ms = c.paced ? 1 : 0;
-  // A pool of one full context and a few pages: with several requests open some must wait or be preempted.
-  if (c.tight_pool) options.kv_pages = (384 + 16 + c.page_size - 1) / c.page_size + 2;
   return options;
 }
 

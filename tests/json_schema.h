@@ -15,8 +15,8 @@ using OrderedJson = nlohmann::ordered_json;  // properties keep the order in whi
 // schemas.
 OrderedJson schema_of_family(int index);
 
-// What is wrong with `text` as an instance of `schema`, or nothing. Knows the keywords of the families above and
-// refuses any other.
+// The error of `text` as an instance of `schema`, or no value. Supports the keywords of the families above and refuses
+// any other.
 std::optional<std::string> violation(const OrderedJson& schema, const std::string& text);
 
 }  // namespace volley::testing

@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "base/temp_folder_for_test.h"
 #include "harness.h"
 #include "kv/cache_index.h"
 #include "kv/page_hash.h"
@@ -137,7 +138,7 @@ TEST(Lifecycle, PrefixHitsAreCountedAndChangeNothing) {
   EXPECT_EQ(run_all(*engine, {elsewhere}, 1)[0].finish.usage.cached_tokens, 0);
 }
 
-// What the events say is what the counters say: the pages that are cached, until they are forgotten.
+// Events and counters agree about the cached pages, until the cache is cleared.
 TEST(Lifecycle, CacheEventsSayWhatIsCached) {
   EngineOptions options = pocket_options();
   options.page_size = 16;
@@ -224,12 +225,11 @@ TEST(Lifecycle, RequestsThatCannotRunAreRefusedWithASentence) {
   EXPECT_FALSE(run_all(*engine, {chat_request(*engine, "Hello!")}, 1)[0].text.empty());
 }
 
-// A request whose stop ids leave nothing to choose fails by itself, on its first token, its last one and in between,
-// with its pages returned and everybody else unaffected.
+// A request whose stop ids leave no token to choose fails by itself, on its first token, its last one and in between;
+// its pages are returned and no other request is affected.
 TEST(Lifecycle, ARequestWithoutAnAllowedTokenFailsAlone) {
   // A vocabulary so small that a request can name all of it as stop ids.
-  const auto folder = std::filesystem::temp_directory_path() / ("volley-lifecycle-" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
+  const TempFolder folder;
   std::ofstream(folder / "config.json")
       << R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "hidden_size": 64,
              "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -237,11 +237,10 @@ TEST(Lifecycle, ARequestWithoutAnAllowedTokenFailsAlone) {
              "rope_theta": 10000, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "eos_token_id": 1})";
   EngineOptions options;
   options.device = kTestDevice;
-  options.model_dir = folder.string();
+  options.model_dir = folder.path();
   options.speculation = Speculation::kOff;
   options.dummy_weights = 7;
   const auto engine = make_engine(options);
-  std::filesystem::remove_all(folder);
   std::vector<TokenId> everything(engine->info().vocab_size);
   for (size_t i = 0; i < everything.size(); ++i) everything[i] = static_cast<TokenId>(i);
   std::vector<GenerateRequest> requests;
@@ -289,6 +288,36 @@ TEST(Lifecycle, PreemptedPromptsAreCountedOnce) {
   const EngineStats stats = wait_for(*engine, [](const EngineStats& s) { return s.requests_running == 0; });
   EXPECT_GT(stats.preemptions, 0);
   EXPECT_EQ(stats.prompt_tokens, tokens);
+}
+
+TEST(Lifecycle, PromptTokensCountAsTheyAreComputed) {
+  constexpr int32_t kPrompt = 1500;
+  EngineOptions options = pocket_options();
+  options.max_model_len = 2048;
+  options.max_num_seqs = 2;
+  options.prefill_chunk = options.max_num_batched_tokens = 64;
+  const auto engine = make_engine(options);
+  const auto submit = [&](TokenId first) {
+    GenerateRequest request;
+    for (int32_t i = 0; i < kPrompt; ++i) request.prompt.push_back(5 + (first + i * 7) % 100);
+    request.max_tokens = 1;
+    return engine->submit(std::move(request), [](const Event&) {}).value();
+  };
+  const auto is_idle = [](const EngineStats& s) { return s.requests_running + s.requests_waiting == 0; };
+  submit(0);
+  const EngineStats under_way = wait_for(*engine, [](const EngineStats& s) { return s.prompt_tokens > 0; });
+  EXPECT_LT(under_way.prompt_tokens, kPrompt);
+  EXPECT_EQ(wait_for(*engine, is_idle).prompt_tokens, kPrompt);
+  submit(0);
+  const EngineStats again = wait_for(*engine, [](const EngineStats& s) { return s.requests_finished == 2; });
+  EXPECT_EQ(again.prompt_tokens, 2 * kPrompt) << "what the cache has counts, too";
+  EXPECT_GT(again.cached_tokens, kPrompt / 2);
+  const RequestId left = submit(3);
+  wait_for(*engine, [](const EngineStats& s) { return s.prompt_tokens > 2 * kPrompt; });
+  engine->cancel(left);
+  const int64_t counted = wait_for(*engine, is_idle).prompt_tokens;
+  EXPECT_GT(counted, 2 * kPrompt);
+  EXPECT_LT(counted, 3 * kPrompt) << "nobody computes the rest";
 }
 
 // More requests at once than one of the recorded sizes of a GPU's default: the same texts as a few at a time.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "base/temp_folder_for_test.h"
 #include "fixtures.h"
 #include "harness.h"
 
@@ -185,19 +186,16 @@ void expect_near(const PositionLogprobs& actual, const std::vector<float>& logit
 // A fixture's checkpoint with a tokenizer beside it, which it lacks; prompts are token ids.
 class WithTokenizer {
  public:
-  explicit WithTokenizer(const std::string& name) : dir_(::testing::TempDir() + "volley_logprobs_" + name) {
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
+  explicit WithTokenizer(const std::string& name) {
     for (const auto& entry : std::filesystem::directory_iterator("tests/data/targets/" + name)) {
       if (entry.is_regular_file()) std::filesystem::copy(entry.path(), dir_ / entry.path().filename());
     }
     std::filesystem::copy("models/pocket/tokenizer.json", dir_ / "tokenizer.json");
   }
-  ~WithTokenizer() { std::filesystem::remove_all(dir_); }
-  std::string dir() const { return dir_; }
+  std::string dir() const { return dir_.path(); }
 
  private:
-  std::filesystem::path dir_;
+  TempFolder dir_;
 };
 
 TEST(Logprobs, AreThoseOfTransformersOnEveryTarget) {

@@ -32,7 +32,7 @@ std::string mixed_dtype(const std::string& name) {
   return "BF16";
 }
 
-// What the mixed checkpoint holds for a value of the source: more digits than BF16 has, where its dtype can.
+// The mixed checkpoint's version of a source value: with more digits than BF16 has, if its dtype can hold them.
 float mixed_value(float source, const std::string& dtype) {
   if (dtype == "F32") return source * 1.0012345f;
   if (dtype == "F16") return to_float(truncated(source * 1.0012345f));
@@ -47,7 +47,7 @@ void append(std::string& data, float value, const std::string& dtype) {
 }
 
 // A copy of the source with the mixed checkpoint's values, where stored_as says of each tensor how it is stored.
-void write_checkpoint(const weights::TempFolder& folder, std::string (*stored_as)(const std::string& name)) {
+void write_checkpoint(const TempFolder& folder, std::string (*stored_as)(const std::string& name)) {
   std::filesystem::copy(std::string(kSource) + "/config.json", folder.path());
   std::ifstream file(std::string(kSource) + "/model.safetensors", std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -70,7 +70,7 @@ void write_checkpoint(const weights::TempFolder& folder, std::string (*stored_as
   folder.write("model.safetensors", weights::safetensors_bytes(header + "}", data));
 }
 
-std::vector<std::vector<float>> logits(const weights::TempFolder& folder) {
+std::vector<std::vector<float>> logits(const TempFolder& folder) {
   std::vector<TokenId> ids;
   for (TokenId id = 1; id <= 40; ++id) ids.push_back(id * 37 % 131);
   return ModelRunner(folder.path(), "", ComputeType::kFloat32, 64).logits(ids);
@@ -78,7 +78,7 @@ std::vector<std::vector<float>> logits(const weights::TempFolder& folder) {
 
 // A folder's name comes from the test's, so there is one at a time.
 std::vector<std::vector<float>> logits_as(std::string (*stored_as)(const std::string& name)) {
-  const weights::TempFolder folder;
+  const TempFolder folder;
   write_checkpoint(folder, stored_as);
   return logits(folder);
 }

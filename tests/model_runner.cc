@@ -5,11 +5,11 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "decode/dflash/config.h"
+#include "decode/pass.h"
 #include "device/dry_run.h"
 #include "families/family.h"
 #include "model/shard.h"
-#include "spec/dflash/config.h"
-#include "spec/pass.h"
 
 namespace volley::testing {
 namespace {
@@ -29,7 +29,7 @@ T must(Result<T> result) {
 std::shared_ptr<const weights::Checkpoint> open(const std::string& dir, const weights::NameRules& names,
                                                 std::optional<uint64_t> dummy) {
   if (dummy) return weights::make_dummy_checkpoint(*dummy);
-  return weights::with_names(must(weights::open_safetensors(dir)), names);
+  return weights::with_names(must(weights::open_checkpoint(dir)), names);
 }
 
 std::unique_ptr<Device> make_device(const std::string& name, comm::Communicator* group) {
@@ -47,27 +47,27 @@ std::unique_ptr<Device> make_device(const std::string& name, comm::Communicator*
 
 ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype,
                          int32_t max_positions, std::optional<uint64_t> dummy, const std::string& device,
-                         comm::Communicator* group, bool by_expert, int parts)
+                         comm::Communicator* group, bool by_expert)
     : device_(make_device(device, group)) {
   const int rank = group == nullptr ? 0 : group->rank(), ranks = group == nullptr ? 1 : group->ranks();
   families::TargetConfig config = must(families::read_target(target_dir));
   if (by_expert) config.decoder.divide_by_expert();
-  const model::Decoder spec = model::shard_of(config.decoder, rank, ranks, parts);
+  const model::Decoder spec = model::shard_of(config.decoder, rank, ranks);
   const auto checkpoint = open(target_dir, config.names, dummy);
   const model::Numerics numerics = model::resolve_numerics(dtype, checkpoint->main_dtype());
-  const std::vector<model::Param> params = model::shard(model::params(config.decoder), rank, ranks, parts);
+  const std::vector<model::Param> params = model::shard(model::params(config.decoder), rank, ranks);
   model::WeightLoader loader(*device_, *checkpoint, numerics, params);
   target_ = must(model::Network::load(loader, checkpoint, spec, numerics, max_positions, group));
   const DType kv = numerics.activation;
   std::vector<model::KvShape> shapes = model::kv_shapes(spec);
   if (!draft_dir.empty()) {
-    const spec::ProposerFacts facts = must(spec::dflash::read_config(draft_dir));
+    const decode::dflash::Facts facts = must(decode::dflash::read_config(draft_dir));
     const auto draft_checkpoint = open(draft_dir, facts.names, dummy);
     const model::Numerics draft_numerics = model::resolve_numerics(dtype, draft_checkpoint->main_dtype());
-    const spec::ProposerLoad load = {
+    const decode::ProposerLoad load = {
         *device_, draft_checkpoint, *target_, *checkpoint, draft_numerics, max_positions, {}, 0, 0,
         {},       std::nullopt,     group};
-    draft_ = must(spec::dflash::Network::load(load, facts));
+    draft_ = must(decode::dflash::Network::load(load, facts));
     for (const model::KvShape& shape : model::kv_shapes(draft_->facts().decoder)) shapes.push_back(shape);
   }
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
@@ -80,7 +80,7 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   page_table_memory_ = must(device_->allocate(table.size() * sizeof(int32_t)));
   page_table_ = page_table_memory_.view(DType::kI32, {1, pages});
   device_->upload(page_table_.data, table.data(), table.size() * sizeof(int32_t));
-  // What passes take, and beside it inputs, features and logits.
+  // Memory for passes, and for inputs, features and logits.
   const int64_t bytes =
       measure_passes(max_positions) + int64_t{max_positions} * (spec.vocab + spec.hidden * 20) * 4 + (1 << 20);
   scratch_.emplace(must(device_->allocate(static_cast<size_t>(bytes))));
@@ -91,13 +91,13 @@ int64_t ModelRunner::measure_passes(int32_t rows) {
   const auto measure = [&](const ops::Visibility& visibility, const auto& run) {
     return measure_scratch(stream, [&](Arena& scratch) {
       const int32_t positions = static_cast<int32_t>(page_table_.dim(1)) * kPageSize;
-      const spec::PassShape shape = {rows, 1, rows, rows, positions};
-      const spec::PassMemory memory = spec::take_pass(shape, visibility, {page_table_, page_table_}, scratch);
+      const decode::PassShape shape = {rows, 1, rows, rows, positions};
+      const decode::PassMemory memory = decode::take_pass(shape, visibility, {page_table_, page_table_}, scratch);
       run(memory.rows, scratch.take(DType::kF32, {rows, spec().hidden}), scratch);
     });
   };
   const size_t of_target = target_->kv_layers();
-  int64_t bytes = measure(spec::target_visibility(spec()), [&](const ops::Rows& batch, TensorView x, Arena& a) {
+  int64_t bytes = measure(decode::visibility_of(spec()), [&](const ops::Rows& batch, TensorView x, Arena& a) {
     model::Pass pass{stream, batch, kv_->layers(0, of_target), a};
     pass.states = kv_->states();
     target_->plan(pass);
@@ -105,8 +105,8 @@ int64_t ModelRunner::measure_passes(int32_t rows) {
     target_->logits(stream, x, batch.token_ids, a.take(DType::kF32, {rows, spec().vocab}), a);
   });
   if (draft_ == nullptr) return bytes;
-  const spec::ProposerFacts& facts = draft_->facts();
-  bytes += measure(spec::block_visibility(facts.decoder, 0), [&](const ops::Rows& batch, TensorView x, Arena& a) {
+  const decode::dflash::Facts& facts = draft_->facts();
+  bytes += measure(decode::visibility_of(facts.decoder), [&](const ops::Rows& batch, TensorView x, Arena& a) {
     model::Pass pass{stream, batch, kv_->layers(of_target, facts.decoder.layers.size()), a};
     draft_->plan(pass);
     draft_->forward(pass, x);
@@ -167,14 +167,14 @@ ops::Rows ModelRunner::batch(int32_t start, std::span<const TokenId> ids, const 
   step.tokens = on_device(DType::kI32, ids).as<int32_t>();
   step.slots = static_cast<ops::SlotRow*>(on_device<ops::SlotRow>(DType::kU8, {&slot, 1}).data);
   const int32_t positions = static_cast<int32_t>(page_table_.dim(1)) * kPageSize;
-  const spec::PageTables tables = {page_table_, page_table_};
-  spec::PassMemory pass = spec::take_pass({rows, 1, rows, 0, positions}, visibility, tables, *scratch_);
+  const decode::PageTables tables = {page_table_, page_table_};
+  decode::PassMemory pass = decode::take_pass({rows, 1, rows, 0, positions}, visibility, tables, *scratch_);
   ops::fill_verify_rows(device_->stream(), step, nullptr, visibility, pass.rows, pass.choices);
   return pass.rows;
 }
 
 TensorView ModelRunner::target_rows(int32_t start, std::span<const TokenId> ids, TensorView chosen) {
-  const ops::Rows batch = this->batch(start, ids, spec::target_visibility(spec()));
+  const ops::Rows batch = this->batch(start, ids, decode::visibility_of(spec()));
   model::Pass pass = target_pass(batch);
   pass.routing.chosen = chosen;
   target_->plan(pass);
@@ -231,35 +231,69 @@ TensorView ModelRunner::draft_block(const std::vector<std::vector<float>>& featu
     model::Pass pass = draft_pass(rows);
     draft_->inject(pass, given);
   }
-  const ops::Rows batch = this->batch(context, block_ids, spec::block_visibility(draft_->facts().decoder, 0));
+  const ops::Rows batch = this->batch(context, block_ids, decode::visibility_of(draft_->facts().decoder));
   model::Pass pass = draft_pass(batch);
   draft_->plan(pass);
   const TensorView x = scratch_->take(DType::kF32, {block, spec().hidden});
-  target_->embed(device_->stream(), batch.token_ids, x);
+  draft_->embed(device_->stream(), batch.token_ids, x);
   draft_->forward(pass, x);
   return x;
 }
 
-std::vector<std::vector<float>> ModelRunner::draft_hidden(const std::vector<std::vector<float>>& features,
-                                                          std::span<const TokenId> block_ids) {
+std::vector<std::vector<float>> ModelRunner::draft_rows(
+    const std::vector<std::vector<float>>& features, std::span<const TokenId> block_ids, DType dtype, int64_t width,
+    const std::function<void(const TensorView& x, const TensorView& index, const TensorView& out)>& finish) {
   ArenaScope scope(*scratch_);
   const TensorView x = draft_block(features, block_ids);
   const auto block = static_cast<int32_t>(block_ids.size());
   const TensorView index = on_device<int32_t>(DType::kI32, counting(block));
-  const TensorView h = scratch_->take(draft_->activation(), {block, spec().hidden});
-  draft_->final_norm(device_->stream(), x, index, h);
-  return rows_of(h);
+  const TensorView out = scratch_->take(dtype, {block, width});
+  finish(x, index, out);
+  return rows_of(out);
+}
+
+std::vector<std::vector<float>> ModelRunner::draft_hidden(const std::vector<std::vector<float>>& features,
+                                                          std::span<const TokenId> block_ids) {
+  return draft_rows(features, block_ids, draft_->activation(), spec().hidden,
+                    [&](const TensorView& x, const TensorView& index, const TensorView& out) {
+                      draft_->final_norm(device_->stream(), x, index, out);
+                    });
 }
 
 std::vector<std::vector<float>> ModelRunner::draft_logits(const std::vector<std::vector<float>>& features,
                                                           std::span<const TokenId> block_ids) {
+  return draft_rows(features, block_ids, DType::kF32, spec().vocab,
+                    [&](const TensorView& x, const TensorView& index, const TensorView& out) {
+                      draft_->logits(device_->stream(), x, index, out, *scratch_, {});
+                    });
+}
+
+std::vector<TokenId> ModelRunner::draft_choices(const std::vector<std::vector<float>>& features,
+                                                std::span<const TokenId> block_ids) {
   ArenaScope scope(*scratch_);
   const TensorView x = draft_block(features, block_ids);
-  const auto block = static_cast<int32_t>(block_ids.size());
-  const TensorView index = on_device<int32_t>(DType::kI32, counting(block));
-  const TensorView logits = scratch_->take(DType::kF32, {block, spec().vocab});
-  draft_->logits(device_->stream(), x, index, logits, *scratch_, {});
-  return rows_of(logits);
+  const int32_t first = draft_->facts().first_proposal, rows = static_cast<int32_t>(block_ids.size()) - first;
+  const std::vector<int32_t> places = counting(first + rows);
+  const TensorView index = on_device<int32_t>(DType::kI32, std::span(places).subspan(first));
+  const auto sampler = must(ops::SamplerState::create(*device_, 1, spec().vocab));
+  ops::SlotSampling greedy;
+  greedy.params.temperature = 0;
+  VOLLEY_CHECK(sampler->start(0, greedy, {}, {}).ok());
+  const ops::ChoiceSegment segment = {0, 0, rows, static_cast<int32_t>(features.size()) + 1};
+  ops::SlotRow slot;
+  slot.last_token = block_ids[0];
+  ops::SelectorTask task;
+  task.logits = scratch_->take(DType::kF32, {rows, spec().vocab});
+  task.segments = {static_cast<ops::ChoiceSegment*>(on_device<ops::ChoiceSegment>(DType::kU8, {&segment, 1}).data), 1};
+  task.slots = static_cast<ops::SlotRow*>(on_device<ops::SlotRow>(DType::kU8, {&slot, 1}).data);
+  task.state = sampler.get();
+  task.tokens = scratch_->take(DType::kI32, {rows}).as<TokenId>();
+  task.probability = scratch_->take(DType::kF32, {rows}).as<float>();
+  draft_->logits(device_->stream(), x, index, task.logits, *scratch_, {});
+  draft_->select(device_->stream(), x, index, task, *scratch_);
+  std::vector<TokenId> tokens(static_cast<size_t>(rows));
+  device_->download(tokens.data(), task.tokens, tokens.size() * sizeof(TokenId));
+  return tokens;
 }
 
 }  // namespace volley::testing

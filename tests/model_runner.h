@@ -2,14 +2,15 @@
 // logits of every position.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "decode/dflash/network.h"
 #include "harness.h"
 #include "model/network.h"
 #include "ops/step/step.h"
-#include "spec/dflash/network.h"
 
 namespace volley::testing {
 
@@ -17,15 +18,15 @@ class ModelRunner {
  public:
   // Aborts the test program with the error when a model cannot be loaded. draft_dir may be empty. dummy: seed of random
   // weights. group: this is one rank of several, on the CPU; the others make the same calls on threads of their own.
-  // by_expert: they divide the experts among them. parts: of layers (model::shard_of()).
+  // by_expert: they divide the experts among them.
   ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype, int32_t max_positions,
               std::optional<uint64_t> dummy = std::nullopt, const std::string& device = kTestDevice,
-              comm::Communicator* group = nullptr, bool by_expert = false, int parts = 0);
+              comm::Communicator* group = nullptr, bool by_expert = false);
 
   // Logits after each of the ids, [ids][vocab], computed in passes of `chunk` rows.
   std::vector<std::vector<float>> logits(std::span<const TokenId> ids, int32_t chunk = 1 << 20);
   // The experts that each of the ids is sent to, highest score first: [layers][ids * experts of a row], -1 where
-  // another rank has it. Layers without experts have nothing that means anything.
+  // another rank has it. The entries of layers without experts are undefined.
   std::vector<std::vector<int32_t>> experts(std::span<const TokenId> ids, int32_t top_k);
 
   // The drafter's final hidden states of one block, [block][hidden], over a context of given features.
@@ -36,11 +37,19 @@ class ModelRunner {
   std::vector<std::vector<float>> draft_logits(const std::vector<std::vector<float>>& features,
                                                std::span<const TokenId> block_ids);
 
+  // What its selector chooses at temperature 0 for the tokens after the known one.
+  std::vector<TokenId> draft_choices(const std::vector<std::vector<float>>& features,
+                                     std::span<const TokenId> block_ids);
+
   const model::Decoder& spec() const { return target_->spec(); }
 
  private:
-  // Runs the target over ids from position `start` on; the residual stream after it, in scratch memory. chosen: as
-  // model::RoutingOptions has it.
+  // The result of `finish` for the drafter's residual stream x, at rows `index`: [block][width] of a dtype.
+  std::vector<std::vector<float>> draft_rows(
+      const std::vector<std::vector<float>>& features, std::span<const TokenId> block_ids, DType dtype, int64_t width,
+      const std::function<void(const TensorView& x, const TensorView& index, const TensorView& out)>& finish);
+  // Runs the target over ids from position `start` on; the residual stream after it, in scratch memory. chosen: as in
+  // model::RoutingOptions.
   TensorView target_rows(int32_t start, std::span<const TokenId> ids, TensorView chosen);
   ops::Rows batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility);
   // Scratch memory of the device with these values, and the values of rows on the device.
@@ -58,7 +67,7 @@ class ModelRunner {
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<model::Network> target_;
-  std::unique_ptr<spec::dflash::Network> draft_;
+  std::unique_ptr<decode::dflash::Network> draft_;
   std::unique_ptr<model::KvMemory> kv_;
   std::optional<Arena> scratch_;
   Buffer page_table_memory_;

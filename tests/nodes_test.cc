@@ -1,6 +1,6 @@
-// Protects that an engine whose ranks are in several processes gives the tokens of one process, whatever requests ask
-// for, and refuses what it cannot do. Threads stand for processes; they share nothing but connections. On GPUs each
-// rank has one of its own, and they sum over NCCL: without it, or with fewer GPUs, tests are skipped.
+// Protects: an engine with ranks in several processes gives the tokens of one process, for all kinds of requests, and
+// refuses unsupported ones. Threads stand for processes; they share only connections. On GPUs each rank has one of its
+// own, and they sum over NCCL: without it, or with fewer GPUs, tests are skipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -52,13 +52,13 @@ EngineOptions on_nodes(int ranks, int nodes) {
   options.nnodes = nodes;
   if (nodes == 1) return options;
   options.master_addr = "127.0.0.1";
-  // Kept to the end: nobody else gets one of them meanwhile.
+  // Held to the end, so that no other process or test gets one of these ports meanwhile.
   static std::deque<net::PortForTest> ports;
   options.master_port = ports.emplace_back().number();
   return options;
 }
 
-// The engine of node 0, and threads that follow it; when it goes, they must have ended in order.
+// The engine of node 0, and threads that follow it; when the engine is destroyed, they must have ended in order.
 class Cluster {
  public:
   explicit Cluster(const EngineOptions& options) {
@@ -99,7 +99,7 @@ TEST(Nodes, GiveTheTokensOfOneProcess) {
   }
 }
 
-// A step's costs are measured on all nodes, and what they say differs from run to run; the tokens do not.
+// The costs of a step are measured on all nodes, and differ from run to run; the tokens do not.
 TEST(Nodes, MeasureWhatAStepCosts) {
   if (const std::string what = missing(2); !what.empty()) GTEST_SKIP() << what;
   const auto alone = make_engine(on_nodes(2, 1));
@@ -177,7 +177,7 @@ EngineOptions with_process(int port) {
   return options;
 }
 
-// What the process below does; as a test of its own it has nobody to follow.
+// The body of the process started below; run as a test of its own it has no engine to follow.
 TEST(NodeProcess, DISABLED_Follows) {
   const char* port = std::getenv(kPortVariable);
   ASSERT_NE(port, nullptr);

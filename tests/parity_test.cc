@@ -1,38 +1,17 @@
 // Models in float32 against references computed elsewhere (tests/data/README.md): targets against transformers,
-// drafters against scripts/dflash_reference.py. Runs the forward pass that the engine runs.
+// drafters against scripts/dflash_reference.py and scripts/make_dflash2_fixtures.py. Runs the forward pass that the
+// engine runs.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <filesystem>
 
+#include "decode/dflash/config.h"
 #include "fixtures.h"
 #include "model_runner.h"
-#include "spec/dflash/config.h"
 
 namespace volley::testing {
 namespace {
-
-// ||a - b|| / ||b|| over all rows.
-double relative_error(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
-  VOLLEY_CHECK_EQ(a.size(), b.size());
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    VOLLEY_CHECK_EQ(a[i].size(), b[i].size());
-    for (size_t j = 0; j < a[i].size(); ++j) {
-      difference += std::pow(double{a[i][j]} - double{b[i][j]}, 2);
-      norm += std::pow(double{b[i][j]}, 2);
-    }
-  }
-  return std::sqrt(difference / norm);
-}
-
-// Both sides are fp32 arithmetic in different orders: a few ulp of rounding remain (1.6e-7 to 8.3e-7 on CPUs and GPUs),
-// far below the 1e-3 that one wrong rotation, norm or head would give.
-constexpr double kTolerance = 1e-6;
-// Recurrent layers have a bound of their own: the norm behind a head's output makes much of rows whose q and k are
-// nearly at right angles, of which rounding is what is left (4.6e-7 to 5.3e-6). The same against transformers' form in
-// chunks, which is as far away.
-constexpr double kRecurrentTolerance = 2e-5;
 
 TEST(TargetParity, LogitsAreThoseOfTransformers) {
   const auto names = folders("targets");
@@ -59,6 +38,16 @@ TEST(TargetParity, LogitsAreThoseOfTransformers) {
     EXPECT_LT(apart, kRecurrentTolerance) << name;
   }
   if (kTestDevice == std::string("cpu")) EXPECT_GE(chunked, 6);
+}
+
+TEST(TargetParity, LogitsOfAGgufFileAreThoseOfItsFolder) {
+  for (const std::string name : {"llama_tied", "llama_bias", "qwen2_tied", "plain", "moe_single"}) {
+    const std::string dir = "tests/data/targets/" + name;
+    const auto ids = Fixture(dir + "/expected").ids("prompt_ids", 40);
+    ModelRunner folder(dir, "", ComputeType::kFloat32, 64);
+    ModelRunner file("tests/data/gguf/" + name + ".gguf", "", ComputeType::kFloat32, 64);
+    EXPECT_EQ(file.logits(ids), folder.logits(ids)) << name;
+  }
 }
 
 // A router whose rounding differs would send rows elsewhere before the logits show much of it.
@@ -127,7 +116,7 @@ TEST(QuantisedParity, LogitsAreThoseOfTheWidenedWeights) {
     const auto logits = model.logits(ids);
     const double error = relative_error(logits, expected.matrix("logits", 40, model.spec().vocab));
     std::printf("%-18s relative error %.1e\n", name.c_str(), error);
-    EXPECT_LT(error, model.spec().delta_layers() > 0 ? kRecurrentTolerance : kTolerance) << name;
+    EXPECT_LT(error, model.spec().state_layers() > 0 ? kRecurrentTolerance : kTolerance) << name;
     EXPECT_EQ(model.logits(ids, 7), logits) << name;
   }
 }
@@ -159,29 +148,30 @@ TEST(TargetParity, ThePocketTargetToo) {
 struct DrafterFixture {
   explicit DrafterFixture(const std::string& name)
       : dir("tests/data/drafters/" + name),
-        facts(*spec::dflash::read_config(dir)),
+        facts(*decode::dflash::read_config(dir)),
         expected(dir + "/expected"),
         model("tests/data/targets/" + target_of_drafter(name), dir, ComputeType::kFloat32, 64),
         features(expected.matrix("features", 40, std::ssize(facts.feature_layers) * facts.decoder.hidden)) {}
 
   std::vector<std::vector<float>> context(int n) const { return {features.begin(), features.begin() + n}; }
   std::vector<TokenId> block(int context) const {
-    return expected.ids("block_ids." + std::to_string(context), facts.block_size);
+    return expected.ids("block_ids." + std::to_string(context), block_size());
   }
+  int32_t block_size() const { return facts.first_proposal + facts.proposals; }
 
   const std::string dir;
-  const spec::ProposerFacts facts;
+  const decode::dflash::Facts facts;
   const Fixture expected;
   ModelRunner model;
   const std::vector<std::vector<float>> features;
 };
 
 TEST(DrafterParity, HiddenStatesAreThoseOfTheReference) {
-  ASSERT_GE(folders("drafters").size(), 11u);
+  ASSERT_GE(folders("drafters").size(), 13u);
   for (const std::string& name : folders("drafters")) {
     DrafterFixture drafter(name);
     for (const int context : {1, 9, 40}) {
-      const auto reference = drafter.expected.matrix("hidden." + std::to_string(context), drafter.facts.block_size,
+      const auto reference = drafter.expected.matrix("hidden." + std::to_string(context), drafter.block_size(),
                                                      drafter.facts.decoder.hidden);
       const auto got = drafter.model.draft_hidden(drafter.context(context), drafter.block(context));
       const double error = relative_error(got, reference);
@@ -191,7 +181,7 @@ TEST(DrafterParity, HiddenStatesAreThoseOfTheReference) {
   }
 }
 
-// What a drafter does with its hidden states: a head of a part of the vocabulary, a softcap.
+// A drafter's head on its hidden states: for a part of the vocabulary, with a softcap.
 TEST(DrafterParity, LogitsAreThoseOfTheReference) {
   int with_logits = 0;
   for (const std::string& name : folders("drafters")) {
@@ -199,7 +189,7 @@ TEST(DrafterParity, LogitsAreThoseOfTheReference) {
     if (!drafter.expected.has("logits.1")) continue;  // the target's own
     ++with_logits;
     for (const int context : {1, 9, 40}) {
-      auto reference = drafter.expected.matrix("logits." + std::to_string(context), drafter.facts.block_size,
+      auto reference = drafter.expected.matrix("logits." + std::to_string(context), drafter.block_size(),
                                                drafter.facts.decoder.vocab);
       auto got = drafter.model.draft_logits(drafter.context(context), drafter.block(context));
       int absent = 0;
@@ -213,11 +203,39 @@ TEST(DrafterParity, LogitsAreThoseOfTheReference) {
         }
       }
       const int32_t known = drafter.facts.draft_vocab > 0 ? drafter.facts.draft_vocab : drafter.facts.decoder.vocab;
-      EXPECT_EQ(absent, drafter.facts.block_size * (drafter.facts.decoder.vocab - known)) << name;
+      EXPECT_EQ(absent, drafter.block_size() * (drafter.facts.decoder.vocab - known)) << name;
       EXPECT_LT(relative_error(got, reference), kTolerance) << name << ", context " << context;
     }
   }
-  EXPECT_GE(with_logits, 2);
+  EXPECT_GE(with_logits, 4);
+}
+
+// The walk of a selector goes by hidden states and logits; where it did not, the highest logits would be chosen.
+TEST(DrafterParity, ChoicesAreThoseOfTheReference) {
+  int with_selector = 0;
+  for (const std::string& name : folders("drafters")) {
+    DrafterFixture drafter(name);
+    if (drafter.facts.selector.rank == 0) continue;
+    ++with_selector;
+    for (const int context : {1, 9, 40}) {
+      const auto reference = drafter.expected.ids("drafts." + std::to_string(context), drafter.facts.proposals);
+      EXPECT_EQ(drafter.model.draft_choices(drafter.context(context), drafter.block(context)), reference)
+          << name << ", context " << context;
+    }
+  }
+  EXPECT_GE(with_selector, 2);
+}
+
+// Convolutions and walk go from left to right: where attention does, too, later rows change nothing.
+TEST(DrafterParity, ShorterBlocksOfACausalSelectorChooseTheSame) {
+  DrafterFixture drafter("selector_causal");
+  const std::vector<TokenId> block = drafter.block(9);
+  const std::vector<TokenId> whole = drafter.model.draft_choices(drafter.context(9), block);
+  for (const int rows : {2, 3, 7}) {
+    const std::vector<TokenId> chosen =
+        drafter.model.draft_choices(drafter.context(9), std::span(block).first(static_cast<size_t>(rows)));
+    EXPECT_EQ(chosen, std::vector<TokenId>(whole.begin(), whole.begin() + rows - 1)) << rows;
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/temp_folder_for_test.h"
 #include "harness.h"
 
 namespace volley::testing {
@@ -17,13 +18,10 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 // A copy of a folder of tests/data/quantised with another configuration or header, removed with the object. Data that
-// no tensor names any more stays where it is, behind a tensor of bytes.
+// no tensor names any more stays in the file, covered by a tensor of bytes.
 class Damaged {
  public:
-  explicit Damaged(const std::string& name)
-      : path_(fs::temp_directory_path() / ("volley-damaged-" + std::to_string(::getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
+  explicit Damaged(const std::string& name) {
     const fs::path from = fs::path("tests/data/quantised") / name;
     config = Json::parse(std::ifstream(from / "config.json"));
     std::ifstream file(from / "model.safetensors", std::ios::binary);
@@ -34,14 +32,13 @@ class Damaged {
     header = Json::parse(text);
     data_.assign(std::istreambuf_iterator<char>(file), {});
   }
-  ~Damaged() { fs::remove_all(path_); }
 
   // One more tensor, of zeros.
   void add(const std::string& name, const std::string& dtype, const Json& shape, size_t bytes) {
     header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + bytes}}};
     data_.append(bytes, '\0');
   }
-  // Where nobody looks for it.
+  // A place that no reader looks at.
   void hide(const std::string& name) { rename(name, "model.layers.7." + name + ".input_scale"); }
 
   // The bytes of a tensor become zero.
@@ -62,17 +59,17 @@ class Damaged {
     header.erase(from);
   }
 
-  // kv_memory: more than there is, so that what is wrong with the files must be said before memory is taken.
+  // kv_memory: more than exists, so that errors in the files must be reported before memory is allocated.
   Error error(KvCacheType cache = KvCacheType::kAuto, int64_t kv_memory = int64_t{1} << 50) const {
-    std::ofstream(path_ / "config.json") << config;
+    std::ofstream(folder_ / "config.json") << config;
     const std::string text = header.dump();
     const uint64_t size = text.size();
-    std::ofstream file(path_ / "model.safetensors", std::ios::binary);
+    std::ofstream file(folder_ / "model.safetensors", std::ios::binary);
     file.write(reinterpret_cast<const char*>(&size), sizeof(size));
     file << text << data_;
     file.close();
     EngineOptions options = pocket_options();
-    options.model_dir = path_.string();
+    options.model_dir = folder_.path();
     options.skip_tokenizer = true;
     options.speculation = Speculation::kOff;
     options.draft_dir.clear();
@@ -86,7 +83,7 @@ class Damaged {
   Json config, header;
 
  private:
-  fs::path path_;
+  TempFolder folder_;
   std::string data_;
 };
 

@@ -1,5 +1,5 @@
-// The whole engine against what the published DFlash reference loop (fp32) produced on the pocket pair: 200 prompts
-// with output ids and tokens committed per verify step (tests/data/dflash_reference_pocket.jsonl).
+// The whole engine compared with the published DFlash reference loop (fp32) on the pocket pair: 200 prompts with output
+// ids and tokens committed per verify step (tests/data/dflash_reference_pocket.jsonl).
 #include <gtest/gtest.h>
 
 #include <map>

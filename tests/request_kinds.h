@@ -1,4 +1,4 @@
-// Requests of every kind that a process which computes for another one must hear of, and what comes of them.
+// Requests of every kind that must reach a process which computes for another one, and their results.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// The server on the real engine: what a client reads is what the engine said, clients that vanish cost nothing, and
+// The server on the real engine: clients read exactly the engine's output, clients that vanish cost nothing, and
 // draining lets running answers end.
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "harness.h"
-#include "serve/server.h"
 #include "serve/testing/client.h"
+#include "serve/testing/server_helpers.h"
 
 namespace volley::testing {
 namespace {
@@ -22,10 +22,7 @@ class ServerOnEngine : public ::testing::Test {
     options.max_model_len = 512;
     options.max_num_seqs = 16;
     engine_ = make_engine(options);
-    serve::ServerOptions server;
-    server.port = 0;
-    server.served_model_names = {"pocket"};
-    server_ = std::move(serve::Server::start(*engine_, server)).value();
+    server_ = serve::start_server(*engine_);
   }
 
   static std::string chat_body(const std::string& message, int max_tokens, bool stream) {
@@ -88,10 +85,9 @@ TEST(ServerOnHybrid, AnFp8CheckpointIsListedAndAnswers) {
   request.ignore_eos = true;
   request.sampling.temperature = 0;
   const auto expected = run_all(*engine, {request}, 1)[0].tokens;
-  serve::ServerOptions server_options;
-  server_options.port = 0;
+  serve::ServerOptions server_options = serve::make_options();
   server_options.served_model_names = {"coder"};
-  const auto server = std::move(serve::Server::start(*engine, server_options)).value();
+  const auto server = serve::start_server(*engine, server_options);
   serve::Client client(server->port());
   const auto listed = client.get("/v1/models");
   ASSERT_TRUE(listed);

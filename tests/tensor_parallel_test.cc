@@ -8,22 +8,19 @@
 #include <cmath>
 #include <mutex>
 #include <set>
-#include <thread>
 
+#include "base/threads_for_test.h"
+#include "decode/dflash/config.h"
 #include "device/dry_run.h"
 #include "families/family.h"
 #include "fixtures.h"
 #include "model/shard.h"
 #include "model_runner.h"
-#include "spec/dflash/config.h"
 
 namespace volley::testing {
 namespace {
 
 using Rows = std::vector<std::vector<float>>;
-
-// As in parity_test.cc, which says why.
-constexpr double kTolerance = 1e-6, kRecurrentTolerance = 2e-5;
 
 const bool kOnCpu = kTestDevice == std::string("cpu");
 
@@ -32,39 +29,22 @@ bool has_devices(int ranks) {
   return kOnCpu || examine_cuda_device(ranks - 1).ok();
 }
 
-double relative_error(const Rows& a, const Rows& b) {
-  VOLLEY_CHECK_EQ(a.size(), b.size());
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    VOLLEY_CHECK_EQ(a[i].size(), b[i].size());
-    for (size_t j = 0; j < a[i].size(); ++j) {
-      difference += std::pow(double{a[i][j]} - double{b[i][j]}, 2);
-      norm += std::pow(double{b[i][j]}, 2);
-    }
-  }
-  return std::sqrt(difference / norm);
-}
-
-// What each rank's runner makes of it, by rank.
+// The results of each rank's runner, by rank.
 template <typename T>
 std::vector<T> on_ranks(int ranks, const std::string& target, const std::string& draft, ComputeType dtype,
-                        const std::function<T(ModelRunner&)>& ask, bool by_expert = false, int parts = 0) {
+                        const std::function<T(ModelRunner&)>& ask, bool by_expert = false) {
   auto made = comm::make_group(kOnCpu ? DeviceKind::kCpu : DeviceKind::kCuda, ranks, 0);
   VOLLEY_CHECK_MSG(made.ok(), made.error().message);
   comm::Group group = *std::move(made);
   std::vector<T> answers(ranks);
-  std::vector<std::thread> threads;
   std::barrier all(ranks);
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      ModelRunner runner(target, draft, dtype, 64, std::nullopt, kTestDevice, group[rank].get(), by_expert, parts);
-      all.arrive_and_wait();  // all are prepared
-      answers[rank] = ask(runner);
-      all.arrive_and_wait();  // nobody needs this one any more
-      group[rank].reset();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(ranks, [&](int rank) {
+    ModelRunner runner(target, draft, dtype, 64, std::nullopt, kTestDevice, group[rank].get(), by_expert);
+    all.arrive_and_wait();  // all are prepared
+    answers[rank] = ask(runner);
+    all.arrive_and_wait();  // nobody needs this one any more
+    group[rank].reset();
+  });
   return answers;
 }
 
@@ -145,7 +125,7 @@ TEST_P(TargetsOnRanks, HaveTheLogitsOfTheReference) {
     const double error = relative_error(logits, expected.matrix("logits", 40, config->decoder.vocab));
     std::printf("%-18s %d ranks%s, relative error %.1e\n", name.c_str(), ranks, by_expert ? ", whole experts" : "",
                 error);
-    EXPECT_LT(error, config->decoder.delta_layers() > 0 ? kRecurrentTolerance : kTolerance) << name;
+    EXPECT_LT(error, config->decoder.state_layers() > 0 ? kRecurrentTolerance : kTolerance) << name;
     families.insert(family);
     ++compared;
   }
@@ -161,13 +141,18 @@ INSTANTIATE_TEST_SUITE_P(All, TargetsOnRanks,
                                            Case{"quantised", 2, 3, 1, true}, Case{"quantised", 4, 2, 1, true}),
                          case_name);
 
-// Every entry is one rank's, and goes where the reference sends it.
-TEST(TargetsOnRanks, DivideTheExpertsOfTheReference) {
-  if (!has_devices(2)) GTEST_SKIP() << "needs 2 GPUs";
+// The choices of two ranks in a layer of experts, by rank, and those of the reference.
+struct ChosenExperts {
+  std::vector<std::vector<int32_t>> by_rank;
+  std::vector<int32_t> wanted;
+  int32_t experts;
+  std::string where;
+};
+void for_layers_of_experts(bool by_expert, const std::function<void(const ChosenExperts&)>& check) {
   int layers = 0;
   for (const std::string& name : folders("targets")) {
     const std::string dir = "tests/data/targets/" + name;
-    if (!refusal(dir, 2, true).empty()) continue;
+    if (!refusal(dir, 2, by_expert).empty()) continue;
     const model::Decoder decoder = families::read_target(dir)->decoder;
     const Fixture expected(dir + "/expected");
     for (size_t i = 0; i < decoder.layers.size(); ++i) {
@@ -176,17 +161,36 @@ TEST(TargetsOnRanks, DivideTheExpertsOfTheReference) {
       using Chosen = std::vector<std::vector<int32_t>>;
       const auto ids = expected.ids("prompt_ids", 40);
       const auto answers = on_ranks<Chosen>(
-          2, dir, "", ComputeType::kFloat32, [&](ModelRunner& runner) { return runner.experts(ids, top_k); }, true);
-      const auto wanted = expected.ids("experts." + std::to_string(i), 40 * top_k);
-      for (size_t entry = 0; entry < wanted.size(); ++entry) {
-        const int own = wanted[entry] < decoder.experts(i)->router.experts / 2 ? 0 : 1;
-        ASSERT_EQ(answers[own][i][entry], wanted[entry]) << name << ", layer " << i << ", entry " << entry;
-        ASSERT_EQ(answers[1 - own][i][entry], -1) << name << ", layer " << i << ", entry " << entry;
-      }
+          2, dir, "", ComputeType::kFloat32, [&](ModelRunner& runner) { return runner.experts(ids, top_k); },
+          by_expert);
+      check({{answers[0][i], answers[1][i]},
+             expected.ids("experts." + std::to_string(i), 40 * top_k),
+             decoder.experts(i)->router.experts,
+             name + ", layer " + std::to_string(i)});
       ++layers;
     }
   }
   EXPECT_GE(layers, 5);
+}
+
+// Every entry belongs to one rank, and has the reference's expert.
+TEST(TargetsOnRanks, DivideTheExpertsOfTheReference) {
+  if (!has_devices(2)) GTEST_SKIP() << "needs 2 GPUs";
+  for_layers_of_experts(true, [](const ChosenExperts& chosen) {
+    for (size_t entry = 0; entry < chosen.wanted.size(); ++entry) {
+      const int own = chosen.wanted[entry] < chosen.experts / 2 ? 0 : 1;
+      ASSERT_EQ(chosen.by_rank[own][entry], chosen.wanted[entry]) << chosen.where << ", entry " << entry;
+      ASSERT_EQ(chosen.by_rank[1 - own][entry], -1) << chosen.where << ", entry " << entry;
+    }
+  });
+}
+
+// All ranks send a row to the same experts, those of the reference.
+TEST(TargetsOnRanks, ChooseTheExpertsOfTheReference) {
+  if (!has_devices(2)) GTEST_SKIP() << "needs 2 GPUs";
+  for_layers_of_experts(false, [](const ChosenExperts& chosen) {
+    for (const auto& of_rank : chosen.by_rank) EXPECT_EQ(of_rank, chosen.wanted) << chosen.where;
+  });
 }
 
 TEST(TargetsOnRanks, AGroupOfOneHasTheBitsOfNone) {
@@ -199,7 +203,7 @@ TEST(TargetsOnRanks, AGroupOfOneHasTheBitsOfNone) {
       const Rows logits = alone.logits(ids);
       const auto ask = [&](ModelRunner& runner) { return runner.logits(ids); };
       EXPECT_TRUE(on_ranks<Rows>(1, dir, "", ComputeType::kFloat32, ask)[0] == logits) << name;
-      const double bound = alone.spec().delta_layers() > 0 ? kRecurrentTolerance : kTolerance;
+      const double bound = alone.spec().state_layers() > 0 ? kRecurrentTolerance : kTolerance;
       EXPECT_LT(relative_error(logits, expected.matrix("logits", 40, alone.spec().vocab)), bound) << name;
     }
   }
@@ -222,70 +226,6 @@ TEST(TargetsOnRanks, InBfloat16AreTheSameOnAllRanksInAnyChunks) {
   EXPECT_GE(compared, 10);
 }
 
-// With layers in as many parts, one rank, two and four have the same bits in any chunks; without, other ones.
-class FixedParts : public ::testing::TestWithParam<Case> {};
-
-TEST_P(FixedParts, HaveTheSameBitsOnAnyRanks) {
-  const auto& [folder, parts, models, of_families, by_expert] = GetParam();
-  std::set<std::string> families;
-  size_t compared = 0;
-  int other_bits = 0;
-  for (const std::string& name : folders(folder)) {
-    const std::string dir = std::string("tests/data/") + folder + "/" + name;
-    if (!refusal(dir, parts, by_expert).empty()) continue;
-    const auto ids = Fixture(dir + "/expected").ids("prompt_ids", 40);
-    for (const ComputeType dtype : {ComputeType::kFloat32, ComputeType::kBFloat16}) {
-      const auto logits = [&](int ranks, int of_parts, int chunk) {
-        const auto ask = [&](ModelRunner& runner) { return runner.logits(ids, chunk); };
-        return on_ranks<Rows>(ranks, dir, "", dtype, ask, by_expert, of_parts)[0];
-      };
-      const Rows alone = logits(1, parts, 40);
-      for (int ranks = 1; ranks <= parts && has_devices(ranks); ranks *= 2) {
-        EXPECT_TRUE(logits(ranks, parts, 7) == alone) << name << ", " << ranks << " ranks";
-      }
-      other_bits += logits(1, 1, 40) != alone;
-    }
-    families.insert(families::read_target(dir)->decoder.family);
-    ++compared;
-  }
-  std::printf("%zu models of %zu families; without parts %d of %zu have other bits\n", compared, families.size(),
-              other_bits, 2 * compared);
-  EXPECT_GE(compared, models);
-  EXPECT_GE(families.size(), of_families);
-  EXPECT_GT(other_bits, static_cast<int>(compared)) << "or equal bits show nothing";
-}
-
-INSTANTIATE_TEST_SUITE_P(All, FixedParts,
-                         ::testing::Values(Case{"targets", 2, 20, 9}, Case{"targets", 4, 11, 6},
-                                           Case{"quantised", 2, 12, 4}, Case{"quantised", 4, 2, 1},
-                                           Case{"targets", 2, 4, 3, true}, Case{"targets", 4, 2, 1, true}),
-                         case_name);
-
-// All ranks send a row to the same experts, those of the reference.
-TEST(TargetsOnRanks, ChooseTheExpertsOfTheReference) {
-  if (!has_devices(2)) GTEST_SKIP() << "needs 2 GPUs";
-  int layers = 0;
-  for (const std::string& name : folders("targets")) {
-    const std::string dir = "tests/data/targets/" + name;
-    if (!refusal(dir, 2).empty()) continue;
-    const model::Decoder decoder = families::read_target(dir)->decoder;
-    const Fixture expected(dir + "/expected");
-    for (size_t i = 0; i < decoder.layers.size(); ++i) {
-      if (decoder.experts(i) == nullptr) continue;
-      const int top_k = decoder.experts(i)->router.top_k;
-      using Chosen = std::vector<std::vector<int32_t>>;
-      const auto ids = expected.ids("prompt_ids", 40);
-      const auto answers = on_ranks<Chosen>(2, dir, "", ComputeType::kFloat32,
-                                            [&](ModelRunner& runner) { return runner.experts(ids, top_k); });
-      for (const Chosen& chosen : answers) {
-        EXPECT_EQ(chosen[i], expected.ids("experts." + std::to_string(i), 40 * top_k)) << name << ", layer " << i;
-      }
-      ++layers;
-    }
-  }
-  EXPECT_GE(layers, 5);
-}
-
 class DraftersOnRanks : public ::testing::TestWithParam<int> {};
 
 TEST_P(DraftersOnRanks, HaveHiddenStatesAndLogitsOfTheReference) {
@@ -294,25 +234,26 @@ TEST_P(DraftersOnRanks, HaveHiddenStatesAndLogitsOfTheReference) {
   int compared = 0, with_logits = 0;
   for (const std::string& name : folders("drafters")) {
     const std::string dir = "tests/data/drafters/" + name, target = "tests/data/targets/" + target_of_drafter(name);
-    const spec::ProposerFacts facts = *spec::dflash::read_config(dir);
+    const decode::dflash::Facts facts = *decode::dflash::read_config(dir);
+    const int32_t block_size = facts.first_proposal + facts.proposals;
     if (!refusal(target, ranks).empty() || !model::check_ranks(facts.decoder, ranks, "the drafter").ok()) continue;
     ++compared;
     const Fixture expected(dir + "/expected");
     const Rows all = expected.matrix("features", 40, std::ssize(facts.feature_layers) * facts.decoder.hidden);
     for (const int context : {1, 9, 40}) {
       const std::string suffix = "." + std::to_string(context);
-      const auto block = expected.ids("block_ids" + suffix, facts.block_size);
+      const auto block = expected.ids("block_ids" + suffix, block_size);
       const Rows features(all.begin(), all.begin() + context);
       using Answer = std::pair<Rows, Rows>;
       const auto answers = on_ranks<Answer>(ranks, target, dir, ComputeType::kFloat32, [&](ModelRunner& runner) {
         return Answer(runner.draft_hidden(features, block), runner.draft_logits(features, block));
       });
       expect_the_same(answers, name);
-      const auto reference = expected.matrix("hidden" + suffix, facts.block_size, facts.decoder.hidden);
+      const auto reference = expected.matrix("hidden" + suffix, block_size, facts.decoder.hidden);
       EXPECT_LT(relative_error(answers[0].first, reference), kTolerance) << name << ", context " << context;
       if (!expected.has("logits" + suffix)) continue;
       ++with_logits;
-      auto wanted = expected.matrix("logits" + suffix, facts.block_size, facts.decoder.vocab);
+      auto wanted = expected.matrix("logits" + suffix, block_size, facts.decoder.vocab);
       auto got = answers[0].second;
       for (size_t i = 0; i < wanted.size(); ++i) {
         for (size_t token = 0; token < wanted[i].size(); ++token) {

@@ -1,5 +1,5 @@
-// The verify budget as a user of the engine meets it: policies, what they count, and simulated acceptance. That texts
-// do not depend on any of it is invariance_test's.
+// The verify budget from a user's side: policies, their counters, and simulated acceptance. invariance_test checks that
+// texts do not depend on any of it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,12 +17,11 @@ using Kind = VerifyPolicy::Kind;
 
 constexpr const char* kStory = "Tell me a story about a dog and a ladder.";
 
-// Random weights: what the target says has no part in simulated acceptance.
-EngineOptions simulated_options(double p) {
+// Random weights: simulated acceptance ignores the target's choices.
+std::unique_ptr<Engine> random_engine() {
   EngineOptions options = pocket_options();
   options.dummy_weights = 1;
-  options.simulate_acceptance = SimulatedAcceptance{{{0, p}}};
-  return options;
+  return make_engine(options);
 }
 
 GenerateRequest endless(const Engine& engine, int32_t tokens) {
@@ -31,7 +30,7 @@ GenerateRequest endless(const Engine& engine, int32_t tokens) {
   return request;
 }
 
-// The counters when everybody has ended: the engine publishes them between steps.
+// The counters after all requests have ended: the engine publishes them between steps.
 EngineStats settled(const Engine& engine) {
   for (int i = 0; i < 60'000; ++i) {
     const EngineStats stats = engine.stats();
@@ -70,9 +69,6 @@ TEST(Verify, RefusesWhatItCannotDo) {
     EXPECT_EQ(engine->set_verify({Kind::kFixed, -1}).error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(engine->set_verify({Kind::kAuto, 0}).error().code, ErrorCode::kFailedPrecondition);
     EXPECT_TRUE(engine->set_verify({Kind::kFull, 0}).ok());
-    GenerateRequest request = chat_request(*engine, kStory);
-    request.simulate_acceptance = SimulatedAcceptance{{{0, 0.5}}};
-    EXPECT_EQ(run_all(*engine, {request}, 1)[0].finish.error->code, ErrorCode::kFailedPrecondition);
   }
   options.speculation = Speculation::kOff;
   const auto plain = make_engine(options);
@@ -117,8 +113,9 @@ TEST(Verify, ACostFileThatCannotBeWrittenIsAWarning) {
 
 // Requests of one engine may differ in it, and each may change over its steps.
 TEST(Verify, SimulatedAcceptanceIsARequestsOwn) {
-  const auto engine = make_engine(simulated_options(1.0));
+  const auto engine = random_engine();
   std::vector<GenerateRequest> requests(3, endless(*engine, 161));
+  requests[0].simulate_acceptance = SimulatedAcceptance{{{0, 1.0}}};
   requests[1].simulate_acceptance = SimulatedAcceptance{{{0, 0.0}}};
   requests[2].simulate_acceptance = SimulatedAcceptance{{{0, 1.0}, {3, 0.0}, {6, 1.0}}};
   const auto outputs = run_all(*engine, requests, 3);
@@ -131,8 +128,10 @@ TEST(Verify, SimulatedAcceptanceIsARequestsOwn) {
 }
 
 TEST(Verify, SimulatedStepsCommitWhatIsExpectedInTheMean) {
-  const auto engine = make_engine(simulated_options(0.8));
-  run_all(*engine, std::vector<GenerateRequest>(8, endless(*engine, kSanitized ? 200 : 1500)), 8);
+  const auto engine = random_engine();
+  GenerateRequest request = endless(*engine, kSanitized ? 200 : 1500);
+  request.simulate_acceptance = SimulatedAcceptance{{{0, 0.8}}};
+  run_all(*engine, std::vector<GenerateRequest>(8, request), 8);
   const EngineStats stats = settled(*engine);
   const double tokens = static_cast<double>(stats.accepted_tokens + stats.verify_steps);
   EXPECT_NEAR(stats.verify.expected_tokens / tokens, 1, kSanitized ? 0.15 : 0.06);

@@ -8,8 +8,8 @@
 #include "apps/batch/batch.h"
 #include "apps/batch/progress.h"
 #include "apps/exit_codes.h"
-#include "serve/api.h"
-#include "serve/batch_run.h"
+#include "serve/api/api.h"
+#include "serve/batches/batch_run.h"
 
 namespace volley::apps {
 namespace {
@@ -42,10 +42,7 @@ int finish(const Status& ended, BatchProgress* progress, const EngineStats& stat
     console->note("The device has failed: the same command answers the rest.");
     return kExitDevice;
   }
-  if (!ended.ok()) {
-    console->error(ended.error().message);
-    return kExitUsage;
-  }
+  if (!ended.ok()) return console->fail(ended.error().message, kExitUsage);
   if (interrupt.interrupted()) {
     console->note("Interrupted: the same command answers the rest.");
     return interrupt.exit_status();

@@ -2,10 +2,11 @@
 
 #include <utility>
 
+#include "apps/commands.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "base/file.h"
-#include "serve/batch_line.h"
+#include "serve/batches/batch_line.h"
 
 namespace volley::apps {
 namespace {
@@ -56,15 +57,9 @@ Result<BatchFiles> open_batch(const BatchCommand& command) {
 
 int run_batch(const BatchCommand& command, InterruptWatch* interrupt, Console* console) {
   auto setup = resolve_engine(command.engine, command.concurrency);
-  if (!setup.ok()) {
-    console->error(setup.error().message);
-    return setup.error().code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
-  }
+  if (!setup.ok()) return console->fail(setup.error().message, setup_exit_code(setup.error()));
   auto files = open_batch(command);
-  if (!files.ok()) {
-    console->error(files.error().message);
-    return kExitUsage;
-  }
+  if (!files.ok()) return console->fail(files.error().message, kExitUsage);
   if (files->cut_torn_line) console->note("The last line of " + command.output + " was torn: it is answered again.");
   if (files->index.done() == files->index.lines()) {
     console->note("Nothing to do: " + command.output + " answers all " + std::to_string(files->index.lines()) +
@@ -73,10 +68,7 @@ int run_batch(const BatchCommand& command, InterruptWatch* interrupt, Console* c
   }
   DeviceFailure device(console);
   auto engine = create_engine(*setup, console, &device);
-  if (!engine.ok()) {
-    console->error(engine.error().message);
-    return creation_exit_status(*setup, engine.error());
-  }
+  if (!engine.ok()) return console->fail(engine.error().message, creation_exit_status(*setup, engine.error()));
   std::vector<std::string> served = command.served_model_names;
   if (served.empty()) served = {setup->model_name};
   const int status = answer_batch(*engine.value(), command, served, &files.value(), device, interrupt, console);

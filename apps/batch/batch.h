@@ -1,18 +1,14 @@
-// `volley batch`: a file of requests in OpenAI's batch format, answered by the engine in this process through the same
-// request and response code as the server's. docs/batch.md is for users.
+// The two halves of `volley batch`.
 #pragma once
 
+#include "apps/cli/options.h"
 #include "apps/console.h"
 #include "apps/device_failure.h"
 #include "apps/interrupt.h"
-#include "apps/options.h"
-#include "serve/batch_index.h"
-#include "serve/result_file.h"
+#include "serve/batches/batch_index.h"
+#include "serve/files/result_file.h"
 
 namespace volley::apps {
-
-// The process's exit status (exit_codes.h).
-int run_batch(const BatchCommand& command, InterruptWatch* interrupt, Console* console);
 
 // What is there before the models are loaded: a bad file should not cost minutes.
 struct BatchFiles {

@@ -11,6 +11,7 @@
 
 #include "apps/batch/progress.h"
 #include "apps/exit_codes.h"
+#include "base/temp_folder_for_test.h"
 #include "serve/testing/fake_engine.h"
 
 namespace volley::apps {
@@ -27,12 +28,10 @@ std::string line_of(const std::string& id, const Json& body, const std::string& 
 class BatchTest : public testing::Test {
  protected:
   BatchTest() {
-    fs::create_directories(folder_);
     command_.input = (folder_ / "in.jsonl").string();
     command_.output = (folder_ / "out.jsonl").string();
     command_.concurrency = 4;
   }
-  ~BatchTest() override { fs::remove_all(folder_); }
 
   int run(FakeEngine& engine) {
     InterruptWatch interrupt;
@@ -58,7 +57,7 @@ class BatchTest : public testing::Test {
     return found;
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / ("volley_batch_" + std::to_string(getpid()));
+  const TempFolder folder_;
   BatchCommand command_;
   Console console_;
   DeviceFailure device_{&console_};

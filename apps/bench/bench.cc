@@ -1,21 +1,21 @@
-#include "apps/bench/bench.h"
+#include "apps/commands.h"
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "apps/bench/load_trace.h"
+#include "apps/bench/measurements.h"
 #include "apps/bench/report.h"
-#include "apps/bench/rounds.h"
-#include "apps/bench/throughput.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "apps/generate/ordered_output.h"
 #include "apps/standard_streams.h"
-#include "spec/proposers.h"
+#include "decode/proposers.h"
 
 namespace volley::apps {
 namespace {
@@ -64,8 +64,7 @@ class Bench {
  private:
   int fail(const Failure& failure) {
     console_.clear_progress();
-    console_.error(failure.message);
-    return failure.status;
+    return console_.fail(failure.message, failure.status);
   }
 
   // What was measured before a failure took its minutes too.
@@ -137,17 +136,15 @@ class Bench {
     constexpr int kLargestBlock = 16;  // of drafters without one of their own
     int block = options->block_size;
     if (block == 0 && !options->draft_dir.empty()) {
-      const auto draft = spec::read_proposer(options->draft_dir);
-      if (draft.ok()) block = (*draft)->facts().block_size;
+      const auto draft = decode::read_proposer(options->draft_dir);
+      if (draft.ok()) block = 1 + (*draft)->facts().proposals;
     }
     const int64_t wanted = rounds_model_len(command_, block > 0 ? block : kLargestBlock);
     options->max_model_len = static_cast<int>(std::min<int64_t>(wanted, target->max_positions));
     return {};
   }
 
-  static Failure setup_failure(const Error& error) {
-    return {error.code == ErrorCode::kNotFound ? kExitModel : kExitUsage, error.message};
-  }
+  static Failure setup_failure(const Error& error) { return {setup_exit_code(error), error.message}; }
 
   // That every mode could be started: the last one's mistake should not cost the measurements before it.
   Failure check_modes() const {
@@ -186,7 +183,7 @@ class Bench {
     BenchSubject subject{mode.speculation, std::move(engine), {}, {}};
     VOLLEY_ASSIGN(subject.target, families::read_target(setup.options.model_dir));
     if (!setup.options.draft_dir.empty()) {
-      VOLLEY_ASSIGN(subject.draft, spec::read_proposer(setup.options.draft_dir));
+      VOLLEY_ASSIGN(subject.draft, decode::read_proposer(setup.options.draft_dir));
     }
     describe(setup, subject);
     return subject;
@@ -214,8 +211,7 @@ class Bench {
       auto subject = subject_of(mode, *setup, std::move(*engine));
       if (!subject.ok()) return {kExitModel, subject.error().message};
       subjects.push_back(std::move(*subject));
-      if (mode.speculation == Speculation::kOn && !command_.input && !command_.rounds &&
-          !setup->options.simulate_acceptance) {
+      if (mode.speculation == Speculation::kOn && !command_.input && !command_.rounds && !setup->simulate_acceptance) {
         console_.note("Prompts are random, so what is accepted says little: --input FILE measures real ones.");
       }
     } while (!modes->empty() && takes_turns(subjects.back()));
@@ -235,6 +231,7 @@ class Bench {
     report_.model = setup.model_name;
     if (subject.draft) report_.draft = setup.draft_name;
     report_.engine = subject.engine->info();
+    report_.prompts = command_.input.value_or("");
     report_.prompt_tokens = command_.input ? 0 : command_.prompt_tokens;
     report_.output_tokens = command_.output_tokens;
     if (!command_.engine.simulations.empty()) report_.simulated_acceptance = command_.engine.simulations.front().text;
@@ -255,10 +252,28 @@ class Bench {
   OrderedOutput *output_ = nullptr, *trace_ = nullptr;
 };
 
+// Random tokens say nothing of a model that knows a few tasks alone, so its folder may bring prompts of them. They end
+// early: more of them make up for that.
+BenchCommand with_own_prompts(BenchCommand command) {
+  constexpr int kLeastRequests = 64;
+  const bool made_up = command.engine.base.dummy_weights || !command.engine.simulations.empty();
+  if (command.input || command.random_prompts || command.rounds || made_up) return command;
+  const auto folders = locate_models(command.engine.model, command.engine.draft);
+  if (!folders.ok()) return command;  // resolve_engine() says why
+  const std::filesystem::path prompts = std::filesystem::path(folders->target.dir) / "prompts.jsonl";
+  std::error_code ignored;
+  if (!std::filesystem::exists(prompts, ignored)) return command;
+  command.input = prompts.string();
+  const int widest = *std::max_element(command.concurrency.begin(), command.concurrency.end());
+  if (command.requests == 0) command.requests = std::max(kLeastRequests, widest);
+  return command;
+}
+
 }  // namespace
 
 int run_bench(const BenchCommand& command, InterruptWatch* interrupt, Console* console) {
-  return Bench(command, interrupt, console).run();
+  const BenchCommand with_prompts = with_own_prompts(command);
+  return Bench(with_prompts, interrupt, console).run();
 }
 
 }  // namespace volley::apps

@@ -4,10 +4,10 @@
 
 #include <volley/engine.h>
 
+#include "apps/cli/options.h"
 #include "apps/console.h"
 #include "apps/generate/ordered_output.h"
 #include "apps/interrupt.h"
-#include "apps/options.h"
 
 namespace volley::apps {
 

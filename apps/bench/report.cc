@@ -4,8 +4,9 @@
 #include <cstdio>
 
 #include "apps/bench/comparison.h"
-#include "apps/bench/window_json.h"
-#include "apps/help_text.h"
+#include "apps/bench/report_json.h"
+#include "apps/cli/help_text.h"
+#include "apps/console.h"
 
 namespace volley::apps {
 namespace {
@@ -143,6 +144,9 @@ std::string table_footer(const BenchReport& report) {
     text += same ? "Every row gave the same tokens for the same prompts.\n"
                  : "ROWS DIFFER in the tokens they gave for the same prompts: that is a bug.\n";
   }
+  text += report.prompts.empty()
+              ? "Prompts: random, of " + std::to_string(report.prompt_tokens) + " tokens.\n"
+              : "Prompts: " + escape_controls(report.prompts) + " (--prompt-tokens N draws random ones).\n";
   return text + comparison_table(comparisons(report));
 }
 
@@ -151,17 +155,14 @@ std::string report_json(const BenchReport& report) {
   json["model"] = report.model;
   json["draft"] = report.draft;
   json["architecture"] = report.engine.architecture;
-  json["dtype"] = report.engine.dtype;
-  json["instruction_set"] = report.engine.instruction_set;
+  append_engine(report.engine, json);
   if (!report.engine.attention_backend.empty()) json["attention_backend"] = report.engine.attention_backend;
   if (!report.engine.draft_attention_backend.empty()) {
     json["draft_attention_backend"] = report.engine.draft_attention_backend;
   }
   json["quantization"] = report.engine.quantization;
   if (!report.draft.empty()) json["draft_quantization"] = report.engine.draft_quantization;
-  json["threads"] = report.engine.threads;
-  json["tensor_parallel_size"] = report.engine.tensor_parallel_size;
-  if (report.engine.expert_parallel) json["expert_parallel"] = true;
+  json["prompts"] = report.prompts.empty() ? "random" : report.prompts;
   json["prompt_tokens"] = report.prompt_tokens;
   json["output_tokens"] = report.output_tokens;
   if (!report.simulated_acceptance.empty()) json["simulated_acceptance"] = report.simulated_acceptance;

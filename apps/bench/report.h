@@ -43,6 +43,7 @@ struct BenchRow {
 struct BenchReport {
   std::string model, draft;                  // folder names; draft may be empty
   EngineInfo engine;                         // of the last engine
+  std::string prompts;                       // the file that they are from; empty: random ones
   int prompt_tokens = 0, output_tokens = 0;  // 0: from a file
   std::string simulated_acceptance;          // as it was given; empty: none
   std::vector<BenchRow> rows;

@@ -1,4 +1,4 @@
-#include "apps/bench/rounds.h"
+#include "apps/bench/measurements.h"
 
 #include <algorithm>
 #include <cstdio>

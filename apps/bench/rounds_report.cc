@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "apps/bench/comparison.h"
-#include "apps/bench/window_json.h"
+#include "apps/bench/report_json.h"
 
 namespace volley::apps {
 namespace {
@@ -65,11 +65,7 @@ std::string rounds_json(const RoundsReport& report) {
   json["model"] = report.model;
   json["draft"] = report.draft;
   json["device"] = report.engine.device;
-  json["instruction_set"] = report.engine.instruction_set;
-  json["dtype"] = report.engine.dtype;
-  json["threads"] = report.engine.threads;
-  json["tensor_parallel_size"] = report.engine.tensor_parallel_size;
-  if (report.engine.expert_parallel) json["expert_parallel"] = true;
+  append_engine(report.engine, json);
   json["block_size"] = report.engine.block_size;
   json["prompt_tokens"] = report.prompt_tokens;
   json["rounds"] = report.rounds;

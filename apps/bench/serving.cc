@@ -1,4 +1,4 @@
-#include "apps/bench/serving.h"
+#include "apps/commands.h"
 
 #include <signal.h>
 #include <unistd.h>

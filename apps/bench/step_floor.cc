@@ -10,7 +10,7 @@ int64_t request_state_bytes(const model::Decoder& target, int64_t block, DType a
   return layout.state_bytes();
 }
 
-StepFloor step_floor(const spec::StepWeights& weights, const StepShape& shape, WeightBytes bytes,
+StepFloor step_floor(const decode::StepWeights& weights, const StepShape& shape, WeightBytes bytes,
                      RequestBytes request) {
   const double rows = static_cast<double>(shape.requests * shape.block);
   StepFloor floor;

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "decode/step_weights.h"
 #include "device/probe.h"
-#include "spec/step_weights.h"
 
 namespace volley::apps {
 
@@ -43,6 +43,7 @@ int64_t request_state_bytes(const model::Decoder& target, int64_t block, DType a
 
 // A step reads and writes what recurrent layers keep of each request once, however long its context. Arithmetic of
 // attention and of these layers is left out: at the lengths that are measured it is small.
-StepFloor step_floor(const spec::StepWeights& weights, const StepShape& shape, WeightBytes bytes, RequestBytes request);
+StepFloor step_floor(const decode::StepWeights& weights, const StepShape& shape, WeightBytes bytes,
+                     RequestBytes request);
 
 }  // namespace volley::apps

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "decode/proposers.h"
 #include "families/family.h"
-#include "spec/proposers.h"
 
 namespace volley::apps {
 namespace {
@@ -12,12 +12,12 @@ namespace {
 // Qwen3-8B's shapes and its five-layer drafter: a block-16 step reads about 18.5 GB in bf16.
 TEST(StepFloor, ShapesOfAnEightBillionPair) {
   const auto target = families::read_target("models/shapes/qwen3-8b");
-  const auto draft = spec::read_proposer("models/shapes/qwen3-8b-dflash");
+  const auto draft = decode::read_proposer("models/shapes/qwen3-8b-dflash");
   ASSERT_TRUE(target.ok() && draft.ok());
   const double layer = 4096.0 * (4096 + 2 * 1024) + 4096.0 * 4096 + 3 * 4096.0 * 12288;  // matrices
   const double head = 151936.0 * 4096;
-  const spec::StepWeights alone = spec::step_weights(target->decoder, nullptr);
-  const spec::StepWeights both = spec::step_weights(target->decoder, &(*draft)->facts());
+  const decode::StepWeights alone = decode::step_weights(target->decoder, nullptr);
+  const decode::StepWeights both = decode::step_weights(target->decoder, &(*draft)->facts());
   const StepFloor plain = step_floor(alone, {1, 1, 0}, {}, {});
   EXPECT_NEAR(plain.weight_bytes, 2 * (36 * layer + head), 1e-3 * plain.weight_bytes);
   const StepFloor drafted = step_floor(both, {1, 16, 0}, {}, {});
@@ -33,7 +33,7 @@ TEST(StepFloor, ShapesOfAnEightBillionPair) {
 
 // A mixture reads what its step touches, and computes top_k experts a row.
 TEST(StepFloor, CountsTheExpertsThatWereTouched) {
-  const spec::StepWeights weights = {1000, 0, 0, 50, 8};
+  const decode::StepWeights weights = {1000, 0, 0, 50, 8};
   const StepFloor floor = step_floor(weights, {1, 4, 0, 20}, {}, {});
   EXPECT_DOUBLE_EQ(floor.weight_bytes, 2 * (1000 + 20 * 50));
   EXPECT_DOUBLE_EQ(floor.flops, 2 * 4 * (1000 + 8 * 50));

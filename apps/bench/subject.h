@@ -5,8 +5,8 @@
 
 #include <memory>
 
+#include "decode/proposer_spec.h"
 #include "families/family.h"
-#include "spec/proposer_spec.h"
 
 namespace volley::apps {
 
@@ -15,7 +15,7 @@ struct BenchSubject {
   Speculation speculation = Speculation::kOff;
   std::unique_ptr<Engine> engine;
   families::TargetConfig target;
-  std::shared_ptr<const spec::ProposerSpec> draft;  // null: none
+  std::shared_ptr<const decode::ProposerSpec> draft;  // null: none
 
   bool drafts() const { return speculation == Speculation::kOn; }
 };

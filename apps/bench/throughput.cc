@@ -1,4 +1,4 @@
-#include "apps/bench/throughput.h"
+#include "apps/bench/measurements.h"
 
 #include <algorithm>
 #include <chrono>
@@ -159,7 +159,7 @@ class ThroughputMeasurement {
 
   void set_floor(const BenchSubject& subject, BenchRow* row) const {
     const EngineInfo& info = subject.engine->info();
-    const spec::ProposerFacts* draft = subject.draft ? &subject.draft->facts() : nullptr;
+    const decode::ProposerFacts* draft = subject.draft ? &subject.draft->facts() : nullptr;
     const bool bf16 = info.dtype == "bfloat16";
     // Weights may be stored narrower than the arithmetic.
     const model::Decoder& target = subject.target.decoder;
@@ -181,8 +181,8 @@ class ThroughputMeasurement {
         (static_cast<double>(summary.prompt_tokens) + static_cast<double>(summary.completion_tokens) / 2) / answered;
     const int open = std::min(row->concurrency, bench_requests(command_, row->concurrency));
     const int64_t state = request_state_bytes(target, info.block_size, bf16 ? DType::kBF16 : DType::kF32);
-    row->floor = step_floor(spec::step_weights(target, draft), {open, info.block_size, context, row->experts()}, bytes,
-                            {info.kv_bytes_per_token, state});
+    row->floor = step_floor(decode::step_weights(target, draft), {open, info.block_size, context, row->experts()},
+                            bytes, {info.kv_bytes_per_token, state});
   }
 
   RunSummary run_requests(Engine& engine, const std::vector<GenerateRequest>& workload, int concurrency,

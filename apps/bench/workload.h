@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "apps/options.h"
+#include "apps/cli/options.h"
 
 namespace volley::apps {
 

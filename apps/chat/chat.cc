@@ -1,4 +1,4 @@
-#include "apps/chat/chat.h"
+#include "apps/commands.h"
 
 #include <unistd.h>
 
@@ -8,19 +8,30 @@
 #include <iterator>
 
 #include "apps/api_keys.h"
+#include "apps/chat/chat_commands.h"
 #include "apps/chat/line_editor.h"
 #include "apps/chat/session.h"
+#include "apps/chat/word_wrap.h"
+#include "apps/cli/text_defaults.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "apps/standard_streams.h"
 #include "base/environment.h"
 #include "base/text.h"
-#include "serve/json_text.h"
+#include "serve/json/json_text.h"
 
 namespace volley::apps {
 namespace {
 
 constexpr std::string_view kFence = "\"\"\"";
+constexpr std::string_view kPocket = "pocket";  // the model that comes with volley
+constexpr const char* kPocketTasks =
+    "  The pocket model is a toy of 7 million parameters, trained for four tasks:\n"
+    "    sums       What is ((17 * 6) - 74) * 8?\n"
+    "    lists      Sort these numbers: 50, 49, 35, 79.\n"
+    "    JSON       Turn the facts into JSON: Mia is 59 years old and lives in Boston.\n"
+    "    stories    Tell me a story about a fox and a lantern.\n"
+    "  volley run ORG/NAME fetches a model from the Hugging Face hub.";
 
 std::string history_file(const ChatCommand& command) {
   if (command.history) return *command.history == "none" ? "" : *command.history;
@@ -32,35 +43,40 @@ class Chat {
  public:
   Chat(const ChatCommand& command, ChatBackend* backend, InterruptWatch* interrupt, Console* console)
       : typed_(isatty(STDIN_FILENO) == 1),
+        sampling_given_(command.settings.temperature.has_value()),
         interrupt_(interrupt),
         console_(*console),
+        wrap_([this] { return console_.stdout_columns(); }, [this](std::string_view text) { write(text); }),
         session_(
-            backend, look_of(command), [this](std::string_view text) { print(text); },
-            [this](std::string_view sentence) { console_.note(std::string(sentence)); }),
+            backend, look_of(command), [this](std::string_view text) { wrap_.add(text); },
+            [this](std::string_view sentence) { console_.note(std::string(sentence)); },
+            [this](std::string_view text) { show_waiting(text); }),
         backend_(*backend) {
     session_.settings().sampling = command.settings;
     session_.settings().thinking = command.thinking;
     session_.conversation().system = command.system.value_or("");
-    if (typed_) editor_.emplace(console_.stdout_terminal() ? stdout : stderr, history_file(command));
+    if (console_.stdout_terminal()) use_utf8_locale();
+    if (typed_) {
+      editor_.emplace(console_.stdout_terminal() ? stdout : stderr, history_file(command), complete_chat_line);
+    }
   }
 
   int run() {
-    const auto stop = [this] {
-      session_.stop();
-      if (editor_) editor_->interrupt();
-    };
-    const InterruptScope scope(interrupt_, [this, stop] {
+    const InterruptScope scope(interrupt_, [this] {
       ended_ = true;
-      stop();
+      session_.stop();
+      if (!editor_) return;
+      editor_->restore_terminal();  // a second signal ends the process at once
+      editor_->interrupt();
     });
-    if (typed_) interrupt_->set_ctrl_c_handler(stop);
+    if (typed_) {
+      interrupt_->set_ctrl_c_handler([this] { answering_ ? session_.stop() : editor_->interrupt(); });
+    }
+    say_defaults();
     const int status = typed_ ? converse() : answer_once();
     interrupt_->set_ctrl_c_handler({});
     if (ended_) return interrupt_->exit_status();
-    if (!written_.ok()) {
-      console_.error(written_.error().message);
-      return kExitUsage;
-    }
+    if (!written_.ok()) return console_.fail(written_.error().message, kExitUsage);
     return status;
   }
 
@@ -70,7 +86,24 @@ class Chat {
             typed_ && console_.stdout_terminal()};
   }
 
-  void print(std::string_view text) {
+  void show_waiting(std::string_view text) {
+    if (text.empty()) {
+      console_.clear_progress();
+    } else {
+      console_.progress(std::string(text), -1);
+    }
+  }
+
+  void say_defaults() const {
+    const AnswerDefaults& defaults = backend_.defaults();
+    if (!defaults.milder || sampling_given_) return;
+    char line[160];
+    std::snprintf(line, sizeof line, "The model's makers name no sampling, so chats have temperature %g and top_p %g",
+                  defaults.sampling->temperature, defaults.sampling->top_p);
+    console_.note(std::string(line) + (typed_ ? ": /set shows and changes them." : "."));
+  }
+
+  void write(std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     const Status flushed = flush_standard_output();
     if (flushed.ok() || !written_.ok()) return;
@@ -85,15 +118,13 @@ class Chat {
                               ? "Standard input is empty: write a message to it, or start volley chat at a terminal."
                           : serve::find_invalid_utf8(text) ? "Standard input is not valid UTF-8."
                                                            : nullptr;
-    if (problem != nullptr) {
-      console_.error(problem);
-      return kExitUsage;
-    }
+    if (problem != nullptr) return console_.fail(problem, kExitUsage);
     return session_.ask(text) ? kExitOk : kExitRequestsFailed;
   }
 
   int converse() {
     console_.note("Chat with " + backend_.name() + ". /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.");
+    if (backend_.name() == kPocket) console_.plain(kPocketTasks);
     if (backend_.knows_origins()) console_.coloured(TokenColours::legend());
     std::string text;
     while (!ended_ && written_.ok()) {
@@ -106,8 +137,11 @@ class Chat {
       editor_->remember(text);
       if (serve::find_invalid_utf8(text)) {
         console_.note("The text is not valid UTF-8.");
-      } else if (!session_.take(text)) {
-        return kExitOk;
+      } else {
+        answering_ = true;
+        const bool goes_on = session_.take(text);
+        answering_ = false;
+        if (!goes_on) return kExitOk;
       }
     }
     if (!ended_) std::fputs("\n", stderr);  // behind the prompt
@@ -129,13 +163,16 @@ class Chat {
     return state;
   }
 
-  const bool typed_;  // at a terminal
+  const bool typed_;           // at a terminal
+  const bool sampling_given_;  // on the command line
   InterruptWatch* interrupt_;
   Console& console_;
+  WordWrap wrap_;
   ChatSession session_;
   ChatBackend& backend_;
   std::optional<LineEditor> editor_;
-  std::atomic<bool> ended_{false};  // by a signal
+  std::atomic<bool> ended_{false};      // by a signal
+  std::atomic<bool> answering_{false};  // else a line is read
   Status written_;
 };
 
@@ -143,17 +180,11 @@ int chat_with_endpoint(const ChatCommand& command, InterruptWatch* interrupt, Co
   std::vector<std::string> headers;
   if (command.api_key) {
     auto keys = read_api_keys({}, command.api_key);
-    if (!keys.ok()) {
-      console->error("--api-key is no key that a request could send.");
-      return kExitUsage;
-    }
+    if (!keys.ok()) return console->fail("--api-key is no key that a request could send.", kExitUsage);
     headers = {"Authorization: Bearer " + keys->front()};
   }
   auto backend = make_endpoint_backend(*command.url, command.engine.model, std::move(headers), [] { return false; });
-  if (!backend.ok()) {
-    console->error(backend.error().message);
-    return kExitUsage;
-  }
+  if (!backend.ok()) return console->fail(backend.error().message, kExitUsage);
   return Chat(command, backend->get(), interrupt, console).run();
 }
 
@@ -162,21 +193,12 @@ int chat_with_endpoint(const ChatCommand& command, InterruptWatch* interrupt, Co
 int run_chat(const ChatCommand& command, InterruptWatch* interrupt, Console* console) {
   if (command.url) return chat_with_endpoint(command, interrupt, console);
   auto setup = resolve_engine(command.engine, 1);
-  if (!setup.ok()) {
-    console->error(setup.error().message);
-    return setup.error().code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
-  }
+  if (!setup.ok()) return console->fail(setup.error().message, setup_exit_code(setup.error()));
   DeviceFailure device(console);
   auto engine = create_engine(*setup, console, &device);
-  if (!engine.ok()) {
-    console->error(engine.error().message);
-    return creation_exit_status(*setup, engine.error());
-  }
-  auto backend = make_engine_backend(**engine, setup->model_name);
-  if (!backend.ok()) {
-    console->error(backend.error().message);
-    return kExitModel;
-  }
+  if (!engine.ok()) return console->fail(engine.error().message, creation_exit_status(*setup, engine.error()));
+  auto backend = make_engine_backend(**engine, setup->model_name, chat_defaults(setup->text, setup->options.model_dir));
+  if (!backend.ok()) return console->fail(backend.error().message, kExitModel);
   const int status = Chat(command, backend->get(), interrupt, console).run();
   device.leave();
   return status;

@@ -4,6 +4,7 @@
 
 #include <volley/engine.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,6 +23,8 @@ struct ChatSpan {
   bool reasoning = false;
 };
 
+inline constexpr std::chrono::milliseconds kChatWake{200};  // between two calls of on_wait
+
 struct ChatStats {
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
   std::optional<double> tokens_per_step;  // where it is known
@@ -35,23 +38,34 @@ struct ChatAnswer {
   ChatStats stats;
 };
 
+// While nothing of an answer has come.
+struct ChatWait {
+  double seconds = 0;
+  std::optional<int64_t> prompt_tokens, computed_tokens;  // where they are known
+};
+
 class ChatBackend {
  public:
   using OnSpan = std::function<void(const ChatSpan&)>;
+  using OnWait = std::function<void(const ChatWait&)>;
 
   virtual ~ChatBackend() = default;
   // "Qwen3-8B", and whether it says which tokens were drafted.
   virtual std::string name() const = 0;
   virtual bool knows_origins() const = 0;
-  // Runs one answer to its end. An error: there is no answer at all.
+  // What answers have where ChatSettings say nothing.
+  virtual const AnswerDefaults& defaults() const = 0;
+  // Runs one answer to its end. An error: there is no answer at all. `on_wait` is called a few times a second until the
+  // end, whatever else comes.
   virtual Result<ChatAnswer> answer(const Conversation& conversation, const ChatSettings& settings,
-                                    const OnSpan& on_span) = 0;
+                                    const OnSpan& on_span, const OnWait& on_wait) = 0;
   // Ends the answer that runs, if one does, with what it has (kCancelled).
   virtual void stop() = 0;
 };
 
-// `engine` must outlive it.
-Result<std::unique_ptr<ChatBackend>> make_engine_backend(Engine& engine, const std::string& name);
+// `engine` must outlive it. `defaults`: of sampling; the chat template's are added.
+Result<std::unique_ptr<ChatBackend>> make_engine_backend(Engine& engine, const std::string& name,
+                                                         AnswerDefaults defaults);
 // Asks the endpoint for its models first. `model`: one of them; empty: the first. `timeout`: of one answer.
 Result<std::unique_ptr<ChatBackend>> make_endpoint_backend(const std::string& url,
                                                            const std::optional<std::string>& model,

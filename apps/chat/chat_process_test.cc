@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "apps/process_for_test.h"
+
 namespace volley::apps {
 namespace {
 
@@ -29,31 +31,20 @@ const std::string& state_home() {
   return path;
 }
 
-[[noreturn]] void execute(std::vector<std::string> arguments) {
+[[noreturn]] void execute_chat(const std::vector<std::string>& arguments) {
   setenv("XDG_STATE_HOME", state_home().c_str(), 1);
   setenv("TERM", "xterm", 1);
   setenv("LC_ALL", "C", 1);
   unsetenv("NO_COLOR");
-  arguments.insert(arguments.begin(), "volley");
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  execv(VOLLEY_PROGRAM, argv.data());
-  _exit(127);
-}
-
-int exit_status(pid_t pid) {
-  int raw = 0;
-  EXPECT_EQ(waitpid(pid, &raw, 0), pid);
-  return WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + WTERMSIG(raw);
+  execute(VOLLEY_PROGRAM, arguments);
 }
 
 class Terminal {
  public:
-  explicit Terminal(const std::vector<std::string>& arguments) {
-    const winsize size{24, 100, 0, 0};
+  explicit Terminal(const std::vector<std::string>& arguments, unsigned short columns = 100) {
+    const winsize size{24, columns, 0, 0};
     pid_ = forkpty(&fd_, nullptr, nullptr, &size);
-    if (pid_ == 0) execute(arguments);
+    if (pid_ == 0) execute_chat(arguments);
   }
   ~Terminal() {
     if (pid_ > 0) {
@@ -97,8 +88,12 @@ class Terminal {
     type(keys);
     return prompt();
   }
-  int status() { return exit_status(std::exchange(pid_, -1)); }
+  int status() { return status_of(pid_); }
   void signal(int number) const { kill(pid_, number); }
+  bool echoes() const {
+    termios mode{};
+    return tcgetattr(fd_, &mode) == 0 && (mode.c_lflag & ECHO) != 0 && (mode.c_lflag & ICANON) != 0;
+  }
 
  private:
   int fd_ = -1;
@@ -171,6 +166,100 @@ TEST_F(Chat, CtrlCStopsAnAnswerAndNotTheProgram) {
   EXPECT_EQ(terminal.status(), 143);
 }
 
+constexpr const char* kLongAnswer[] = {"chat",         "--spec", "off",       "--ignore-eos",
+                                       "--max-tokens", "1900",   "--history", "none"};
+
+// Keys that are pressed while an answer comes are the beginning of the next message.
+TEST_F(Chat, WhatIsTypedDuringAnAnswerIsKept) {
+  Terminal terminal({std::begin(kLongAnswer), std::end(kLongAnswer)});
+  terminal.prompt();
+  terminal.type("Tell me a story.\r");
+  terminal.until("One");
+  terminal.type("/sta \x7fts");
+  usleep(100'000);
+  terminal.type("\x03");
+  const std::string stopped = terminal.until("Stopped.");
+  EXPECT_EQ(stopped.find("/sta"), std::string::npos) << "it would stand in the answer: " << stopped;
+  EXPECT_EQ(stopped.find("^C"), std::string::npos) << stopped;
+  terminal.prompt();
+  EXPECT_NE(terminal.answer("\r").find("prompt tokens"), std::string::npos) << "/stats";
+  terminal.answer("/clear\r");
+  // A whole line and half of the next, the first of them from a paste.
+  terminal.type("Tell me a story.\r");
+  terminal.until("One");
+  terminal.type("\x1b[200~/system one\ntwo\x1b[201~\r/sys");
+  usleep(100'000);
+  terminal.type("\x03");
+  terminal.until("The system message is set.");
+  terminal.prompt();
+  EXPECT_NE(terminal.answer("tem\r").find("one\r\ntwo"), std::string::npos);
+  terminal.type("/quit\r");
+  EXPECT_EQ(terminal.status(), 0);
+}
+
+TEST_F(Chat, TheTerminalGetsItsModeBack) {
+  for (const bool answering : {false, true}) {
+    Terminal terminal({std::begin(kLongAnswer), std::end(kLongAnswer)});
+    terminal.prompt();
+    if (answering) {
+      terminal.type("Tell me a story.\r");
+      terminal.until("One");
+      EXPECT_FALSE(terminal.echoes());
+    }
+    terminal.signal(SIGTERM);
+    terminal.until("\x1b[?2004l");
+    for (int i = 0; i < 100 && !terminal.echoes(); ++i) usleep(10'000);
+    EXPECT_TRUE(terminal.echoes());
+    EXPECT_EQ(terminal.status(), 143);
+  }
+}
+
+TEST_F(Chat, TabCompletesCommandsSettingsAndFiles) {
+  const fs::path folder = state_home() + "_files";
+  fs::create_directories(folder / "kept folder");
+  std::ofstream(folder / "kept.json") << "[]";
+  Terminal terminal({"chat", "--history", "none"});
+  terminal.prompt();
+  EXPECT_NE(terminal.answer("/sy\tBe brief.\r").find("The system message is set."), std::string::npos);
+  EXPECT_NE(terminal.answer("/se\ttop_\tk 7\r").find("top_k"), std::string::npos) << "top_p and top_k are listed";
+  EXPECT_NE(terminal.answer("/set\r").find("top_k               7\r\n"), std::string::npos);
+  EXPECT_NE(terminal.answer("/set thin\to\tn\r").find("off"), std::string::npos);
+  EXPECT_NE(terminal.answer("/lo\t" + folder.string() + "/kept.\t\r").find("Loaded 0 messages."), std::string::npos);
+  terminal.answer("/save " + folder.string() + "/kept \tone\r");
+  EXPECT_TRUE(fs::exists(folder / "kept folder" / "one"));
+  terminal.type("\tplain\t");
+  terminal.until("plain");  // no command, no words; Ctrl-C drops keys that are not read yet
+  terminal.answer("\x03");
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.status(), 0);
+  fs::remove_all(folder);
+}
+
+TEST_F(Chat, AnswersBreakBetweenWords) {
+  constexpr size_t kColumns = 32;
+  Terminal terminal({"chat", "--verify", "full", "--history", "none"}, kColumns);
+  terminal.prompt();
+  std::string story = without_codes(terminal.answer("Tell me a story about a fox and a lantern.\r"));
+  story.erase(0, story.find("\n", story.find("lantern.")) + 1);
+  size_t lines = 0;
+  for (size_t end; (end = story.find("\r\n")) != std::string::npos && end > 0; story.erase(0, end + 2), ++lines) {
+    const std::string whole = story.substr(0, end);
+    const std::string line = whole.substr(whole.rfind('\r') + 1);  // behind a line that said what is waited for
+    EXPECT_LE(line.size(), kColumns) << line;
+    EXPECT_NE(line.back(), ' ') << line;
+  }
+  EXPECT_GT(lines, 3u);
+}
+
+TEST_F(Chat, TheGreetingSaysWhatThePocketModelCan) {
+  Terminal terminal({"chat", "--history", "none"});
+  const std::string greeting = terminal.prompt();
+  for (const char* word :
+       {"toy", "four tasks", "Sort these numbers", "Tell me a story", "facts into JSON", "What is"}) {
+    EXPECT_NE(greeting.find(word), std::string::npos) << word;
+  }
+}
+
 // A process with its standard streams as pipes or files.
 class Piped {
  public:
@@ -183,7 +272,7 @@ class Piped {
       dup2(in[0], STDIN_FILENO);
       dup2(out[1], STDOUT_FILENO);
       for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
-      execute(arguments);
+      execute_chat(arguments);
     }
     close(in[0]);
     close(out[1]);
@@ -208,7 +297,7 @@ class Piped {
     for (std::string next; !(next = line()).empty();) text += next;
     return text;
   }
-  int status() { return exit_status(std::exchange(pid_, -1)); }
+  int status() { return status_of(pid_); }
 
  private:
   pid_t pid_ = -1;

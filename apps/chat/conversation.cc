@@ -1,11 +1,12 @@
 #include "apps/chat/conversation.h"
 
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <variant>
 
-#include "serve/json_text.h"
+#include "serve/json/json_text.h"
 
 namespace volley::apps {
 namespace {
@@ -15,22 +16,26 @@ using Floats = std::optional<float> RequestSettings::*;
 using Integers = std::optional<int32_t> RequestSettings::*;
 using Seeds = std::optional<uint64_t> RequestSettings::*;
 
+// In words, where a default is no value.
+using Words = std::string_view;
+
 struct Setting {
   std::string_view name;
   std::variant<Floats, Integers, Seeds> member;
+  std::variant<float SamplingParams::*, int32_t SamplingParams::*, Words> usual;
 };
 
 // Ranges are the engine's and the endpoint's to check.
 const Setting kSettings[] = {
-    {"temperature", &RequestSettings::temperature},
-    {"top_p", &RequestSettings::top_p},
-    {"top_k", &RequestSettings::top_k},
-    {"min_p", &RequestSettings::min_p},
-    {"repetition_penalty", &RequestSettings::repetition_penalty},
-    {"presence_penalty", &RequestSettings::presence_penalty},
-    {"frequency_penalty", &RequestSettings::frequency_penalty},
-    {"seed", &RequestSettings::seed},
-    {"max_tokens", &RequestSettings::max_tokens},
+    {"temperature", &RequestSettings::temperature, &SamplingParams::temperature},
+    {"top_p", &RequestSettings::top_p, &SamplingParams::top_p},
+    {"top_k", &RequestSettings::top_k, &SamplingParams::top_k},
+    {"min_p", &RequestSettings::min_p, &SamplingParams::min_p},
+    {"repetition_penalty", &RequestSettings::repetition_penalty, &SamplingParams::repetition_penalty},
+    {"presence_penalty", &RequestSettings::presence_penalty, &SamplingParams::presence_penalty},
+    {"frequency_penalty", &RequestSettings::frequency_penalty, &SamplingParams::frequency_penalty},
+    {"seed", &RequestSettings::seed, "drawn for each answer"},
+    {"max_tokens", &RequestSettings::max_tokens, "as many as fit"},
 };
 constexpr std::string_view kThinking = "thinking";
 
@@ -63,9 +68,26 @@ Status assign(std::string_view name, std::string_view text, std::optional<T>* in
 
 Error unknown_setting(std::string_view name) {
   std::string names;
-  for (const Setting& setting : kSettings) names.append(setting.name).append(", ");
-  return invalid_argument("There is no setting " + std::string(name) + ": there are " + names + std::string(kThinking) +
-                          ".");
+  for (const std::string& known : ChatSettings::names()) names.append(names.empty() ? "" : ", ").append(known);
+  return invalid_argument("There is no setting " + std::string(name) + ": there are " + names + ".");
+}
+
+// The fewest digits that give the same number again: 0.7, not 0.699999988079071.
+template <typename T>
+std::string shortest(T value) {
+  std::array<char, 64> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
+std::string usual_value(const Setting& setting, const AnswerDefaults& defaults) {
+  const auto text = [&defaults](auto usual) -> std::string {
+    if constexpr (std::is_same_v<decltype(usual), Words>) {
+      return std::string(usual);
+    } else {
+      return defaults.sampling ? shortest((*defaults.sampling).*usual) : "the server's";
+    }
+  };
+  return std::visit(text, setting.usual);
 }
 
 Json settings_json(const ChatSettings& settings) {
@@ -73,7 +95,7 @@ Json settings_json(const ChatSettings& settings) {
   for (const Setting& setting : kSettings) {
     const auto put = [&](auto member) {
       const auto& value = settings.sampling.*member;
-      if (value) json[std::string(setting.name)] = *value;
+      if (value) json[std::string(setting.name)] = Json::parse(shortest(*value));
     };
     std::visit(put, setting.member);
   }
@@ -111,18 +133,26 @@ Status ChatSettings::set(std::string_view name, std::string_view value) {
   return unknown_setting(name);
 }
 
-std::string ChatSettings::describe() const {
-  const Json json = settings_json(*this);
+std::vector<std::string> ChatSettings::names() {
+  std::vector<std::string> names;
+  for (const Setting& setting : kSettings) names.emplace_back(setting.name);
+  names.emplace_back(kThinking);
+  return names;
+}
+
+std::string ChatSettings::describe(const AnswerDefaults& defaults) const {
+  constexpr size_t kColumns = 20;
+  const Json given = settings_json(*this);
   std::string text;
-  const auto line = [&](std::string_view name) {
-    const auto found = json.find(std::string(name));
-    const std::string value = found == json.end()  ? "default"
+  const auto line = [&](std::string_view name, const std::string& usual) {
+    const auto found = given.find(std::string(name));
+    const std::string value = found == given.end() ? usual + " (default)"
                               : found->is_string() ? found->get<std::string>()
                                                    : found->dump();
-    text.append(name).append(name.size() < 20 ? 20 - name.size() : 1, ' ').append(value).append("\n");
+    text.append(name).append(kColumns - name.size(), ' ').append(value).append("\n");
   };
-  for (const Setting& setting : kSettings) line(setting.name);
-  line(kThinking);
+  for (const Setting& setting : kSettings) line(setting.name, usual_value(setting, defaults));
+  line(kThinking, !defaults.thinking ? "as the model does" : *defaults.thinking ? "on" : "off");
   return text;
 }
 
@@ -155,7 +185,7 @@ std::string conversation_file(const Conversation& conversation, const ChatSettin
 
 Result<Conversation> read_conversation(std::string_view text, ChatSettings* settings) {
   const auto checked = serve::parse_json(text);  // bounds the depth
-  if (!std::holds_alternative<serve::OwnedJson>(checked)) return invalid_argument("it is not JSON");
+  if (std::holds_alternative<serve::ApiError>(checked)) return invalid_argument("it is not JSON");
   const Json json = Json::parse(text);
   const Json messages = json.is_object() ? json.value("messages", Json()) : json;
   if (!messages.is_array()) return invalid_argument("it holds no list of messages");

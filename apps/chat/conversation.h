@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/request_settings.h"
+#include "apps/cli/request_settings.h"
 
 namespace volley::apps {
 
@@ -23,7 +23,9 @@ struct ChatSettings {
 
   // `value`: as typed; "default" takes a setting back. kInvalidArgument names what there is, or what the value must be.
   Status set(std::string_view name, std::string_view value);
-  std::string describe() const;  // a line each: "temperature  0.7"
+  // What answers have, a line each: "temperature  0.7", or "temperature  1 (default)".
+  std::string describe(const AnswerDefaults& defaults) const;
+  static std::vector<std::string> names();
 };
 
 struct Conversation {

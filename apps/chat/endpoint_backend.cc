@@ -154,9 +154,11 @@ class EndpointBackend final : public ChatBackend {
     client_.wake();
   }
 
-  Result<ChatAnswer> answer(const Conversation& conversation, const ChatSettings& settings,
-                            const OnSpan& on_span) override {
+  const AnswerDefaults& defaults() const override { return endpoint_.defaults; }
+  Result<ChatAnswer> answer(const Conversation& conversation, const ChatSettings& settings, const OnSpan& on_span,
+                            const OnWait& on_wait) override {
     stopped_ = false;
+    const Clock::time_point since = Clock::now();
     Reader reader(on_span, endpoint_.is_volley());
     bool ended = false;
     int status = 0;
@@ -169,7 +171,10 @@ class EndpointBackend final : public ChatBackend {
           failure = why;
           ended = true;
         });
-    while (!ended && !stopped_) client_.poll(std::chrono::milliseconds(1000));
+    while (!ended && !stopped_) {
+      client_.poll(kChatWake);
+      on_wait({std::chrono::duration<double>(Clock::now() - since).count(), std::nullopt, std::nullopt});
+    }
     client_.cancel_all();
     return reader.end(status, failure, !ended);
   }
@@ -178,7 +183,12 @@ class EndpointBackend final : public ChatBackend {
   std::string body(const Conversation& conversation, const ChatSettings& settings) const {
     nlohmann::ordered_json body = {{"model", endpoint_.model}};
     body["messages"] = nlohmann::ordered_json::parse(conversation.messages_json());
-    put_settings(settings.sampling, 0, &body);
+    RequestSettings sampling = settings.sampling;
+    if (const AnswerDefaults& defaults = endpoint_.defaults; defaults.milder) {
+      if (!sampling.temperature) sampling.temperature = defaults.sampling->temperature;
+      if (!sampling.top_p) sampling.top_p = defaults.sampling->top_p;
+    }
+    put_settings(sampling, 0, &body);
     if (settings.thinking) body["chat_template_kwargs"] = {{"enable_thinking", *settings.thinking}};
     body["stream"] = true;
     body["stream_options"] = {{"include_usage", true}};

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -5,17 +6,17 @@
 #include "apps/chat/chat_backend.h"
 #include "apps/client/request_pool.h"
 #include "apps/generate/answer_parts.h"
-#include "serve/harmony.h"
-#include "serve/harmony_prompt.h"
-#include "serve/output_parser.h"
+#include "serve/formats/answer_format.h"
 
 namespace volley::apps {
 namespace {
 
 class EngineBackend final : public ChatBackend {
  public:
-  EngineBackend(Engine& engine, std::string name, const serve::OutputFormat& format)
-      : engine_(engine), name_(std::move(name)), format_(format), pool_(engine) {}
+  EngineBackend(Engine& engine, std::string name, const serve::OutputFormat& format, AnswerDefaults defaults)
+      : engine_(engine), name_(std::move(name)), format_(format), defaults_(std::move(defaults)), pool_(engine) {
+    defaults_.thinking = format.thinks_by_default;
+  }
 
   std::string name() const override { return name_; }
   bool knows_origins() const override { return engine_.info().block_size > 1; }
@@ -24,47 +25,59 @@ class EngineBackend final : public ChatBackend {
     pool_.wake();
   }
 
-  Result<ChatAnswer> answer(const Conversation& conversation, const ChatSettings& settings,
-                            const OnSpan& on_span) override {
+  const AnswerDefaults& defaults() const override { return defaults_; }
+  Result<ChatAnswer> answer(const Conversation& conversation, const ChatSettings& settings, const OnSpan& on_span,
+                            const OnWait& on_wait) override {
     stopped_ = false;
-    ChatMessages chat;
-    chat.messages_json = conversation.messages_json();
+    const Waiting waiting{on_wait, Clock::now(), engine_.stats().prompt_tokens};
+    serve::Conversation chat;
+    if (!conversation.system.empty()) chat.messages.push_back({"system", conversation.system});
+    for (const ChatMessage& message : conversation.messages) chat.messages.push_back({message.role, message.content});
     if (settings.thinking) {
       chat.template_kwargs_json = nlohmann::json({{"enable_thinking", *settings.thinking}}).dump();
     }
-    VOLLEY_ASSIGN(const std::string prompt, serve::render_chat_prompt(engine_, format_, chat));
+    VOLLEY_ASSIGN(const std::string prompt, format_.answers->render(engine_, std::move(chat), nullptr));
     GenerateRequest request;
-    request.sampling = engine_.info().default_sampling;
-    VOLLEY_ASSIGN(request.prompt, serve::encode_chat(engine_, format_, prompt, false, {}));
+    request.sampling = *defaults_.sampling;
+    VOLLEY_ASSIGN(request.prompt, format_.answers->encode(engine_, prompt, false, {}));
     apply_settings(settings.sampling, &request);
-    serve::OutputParser::Options options;
-    if (format_.harmony) {
-      auto start = serve::HarmonyReader::after(engine_, *format_.harmony, request.prompt);
-      serve::plan_harmony(*format_.harmony, std::make_shared<serve::HarmonyReader>(std::move(start)), format_.reasoning,
-                          request, options);
-    } else {
-      options.reasoning = serve::reasoning_start(format_, prompt);
-    }
-    serve::OutputParser parser(options);
+    serve::OutputParser parser(serve::plan_answer(engine_, format_, prompt, request));
+    const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
     VOLLEY_RETURN_IF_ERROR(pool_.submit(0, std::move(request), true));
-    return run(&parser, on_span);
+    return run(&parser, on_span, waiting, prompt_tokens);
   }
 
  private:
-  Result<ChatAnswer> run(serve::OutputParser* parser, const OnSpan& on_span) {
+  using Clock = std::chrono::steady_clock;
+
+  struct Waiting {
+    const OnWait& on_wait;
+    Clock::time_point since;
+    int64_t computed_before;  // prompt tokens, by the engine's count
+  };
+
+  void tell(const Waiting& waiting, int64_t prompt_tokens) {
+    const std::chrono::duration<double> seconds = Clock::now() - waiting.since;
+    const int64_t computed = engine_.stats().prompt_tokens - waiting.computed_before;
+    waiting.on_wait({seconds.count(), prompt_tokens, std::clamp<int64_t>(computed, 0, prompt_tokens)});
+  }
+
+  Result<ChatAnswer> run(serve::OutputParser* parser, const OnSpan& on_span, const Waiting& waiting,
+                         int64_t prompt_tokens) {
     ChatAnswer answer;
     TokenColours colours([this](std::span<const TokenId> ids) { return engine_.decode(ids, true); });
     const auto show = [&](const serve::OutputDelta& delta, TokenColours::Origin origin) {
-      answer.reasoning += delta.reasoning;
-      answer.content += delta.content;
-      if (!delta.reasoning.empty()) on_span({delta.reasoning, origin, true});
-      if (!delta.content.empty()) on_span({delta.content, origin, false});
+      answer.reasoning += delta.reasoning();
+      answer.content += delta.content();
+      if (!delta.reasoning().empty()) on_span({delta.reasoning(), origin, true});
+      if (!delta.content().empty()) on_span({delta.content(), origin, false});
     };
     for (;;) {
       if (stopped_.exchange(false)) pool_.cancel_all();
-      RequestPool::News news = pool_.wait(std::chrono::seconds(1));
+      RequestPool::News news = pool_.wait(kChatWake);
+      tell(waiting, prompt_tokens);
       for (const Event& event : news.streamed) {
-        parse_event(event, format_.harmony.get(), colours, *parser, show);
+        parse_event(event, colours, *parser, show);
       }
       if (news.done.empty()) continue;
       show(parser->finish(), TokenColours::Origin::kUnknown);
@@ -90,15 +103,17 @@ class EngineBackend final : public ChatBackend {
   Engine& engine_;
   const std::string name_;
   const serve::OutputFormat format_;
+  AnswerDefaults defaults_;
   RequestPool pool_;
   std::atomic<bool> stopped_{false};
 };
 
 }  // namespace
 
-Result<std::unique_ptr<ChatBackend>> make_engine_backend(Engine& engine, const std::string& name) {
+Result<std::unique_ptr<ChatBackend>> make_engine_backend(Engine& engine, const std::string& name,
+                                                         AnswerDefaults defaults) {
   VOLLEY_ASSIGN(const serve::OutputFormat format, serve::find_output_format(engine, "none", "auto"));
-  return std::unique_ptr<ChatBackend>(std::make_unique<EngineBackend>(engine, name, format));
+  return std::unique_ptr<ChatBackend>(std::make_unique<EngineBackend>(engine, name, format, std::move(defaults)));
 }
 
 }  // namespace volley::apps

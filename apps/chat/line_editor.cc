@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,19 +19,34 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "serve/json/json_text.h"
 
 namespace volley::apps {
+
+void use_utf8_locale() {
+  std::setlocale(LC_CTYPE, "");
+  if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
+}
+
 namespace {
 
 constexpr int kHistoryEntries = 1000;
 constexpr wchar_t kQuoteNext = L'\x16';  // Ctrl-V: libedit takes what follows as text
 constexpr std::string_view kPasteBegin = "\x1b[200~", kPasteEnd = "\x1b[201~";
 
-// libedit reads and draws characters by the process's locale. Only their encoding is taken from the user's: numbers
-// stay as programs write them.
-void use_utf8() {
-  std::setlocale(LC_CTYPE, "");
-  if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
+constexpr std::string_view kMarkPastes = "\x1b[?2004h", kMarkNoPastes = "\x1b[?2004l";
+
+std::string common_beginning(const std::vector<std::string>& words) {
+  std::string common = words.front();
+  for (const std::string& word : words) {
+    const auto end = std::ranges::mismatch(common, word).in1;
+    common.erase(end, common.end());
+  }
+  // Not half a character.
+  while (!common.empty() && common.size() < words.front().size() && (words.front()[common.size()] & 0xC0) == 0x80) {
+    common.pop_back();
+  }
+  return common;
 }
 
 }  // namespace
@@ -40,6 +56,8 @@ struct LineEditor::Terminal {
   History* history = nullptr;
   std::FILE* out = nullptr;
   std::string history_file, prompt, last;
+  Complete complete;
+  termios own{};  // the mode that the terminal had
   int wake = -1;  // eventfd
   bool interrupted = false;
   std::string bytes;  // read and not handed out
@@ -53,13 +71,51 @@ struct LineEditor::Terminal {
   }
   static int next_character(EditLine* editor, wchar_t* into) { return of(editor)->next(into); }
   static char* prompt_of(EditLine* editor) { return of(editor)->prompt.data(); }
+  static unsigned char tab(EditLine* editor, int) { return of(editor)->complete_line(); }
 
   int next(wchar_t* into);
   bool fill(int wait_ms);
   int take_character(wchar_t* into);
   bool at_marker(std::string_view marker);
   void follow_size();
+  unsigned char complete_line();
+  void list(const std::vector<std::string>& words) const;
 };
+
+// As shells do: inserts what all candidates begin with, and lists them where that is nothing.
+unsigned char LineEditor::Terminal::complete_line() {
+  const LineInfo* line = el_line(editor);
+  const std::string_view before(line->buffer, static_cast<size_t>(line->cursor - line->buffer));
+  const LineCompletion found = complete(before);
+  if (found.words.empty()) return CC_ERROR;
+  const size_t typed = before.size() - found.begin;
+  std::string common = common_beginning(found.words);
+  const bool whole = found.words.size() == 1;
+  if (whole && !common.ends_with('/')) common += ' ';
+  if (common.size() > typed) {
+    return el_insertstr(editor, common.c_str() + typed) == 0 ? CC_REFRESH : CC_ERROR;
+  }
+  if (whole) return CC_ERROR;
+  list(found.words);
+  return CC_REDISPLAY;
+}
+
+void LineEditor::Terminal::list(const std::vector<std::string>& words) const {
+  constexpr size_t kColumns = 80, kGap = 2;
+  size_t column = 0;
+  std::fputs("\n", out);
+  for (const std::string& name : words) {
+    const std::string word = serve::escape_controls(name);  // a file may be called anything
+    if (column > 0 && column + word.size() + kGap > kColumns) {
+      std::fputs("\n", out);
+      column = 0;
+    }
+    std::fprintf(out, "%s  ", word.c_str());
+    column += word.size() + kGap;
+  }
+  std::fputs("\n", out);
+  std::fflush(out);
+}
 
 // A window that was resized while nobody typed is noticed at the next key.
 void LineEditor::Terminal::follow_size() {
@@ -86,9 +142,7 @@ bool LineEditor::Terminal::fill(int wait_ms) {
     const ssize_t got = ::read(STDIN_FILENO, piece, sizeof piece);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
-    // ^D typed while no line is read comes as a zero, after which libedit would take the next key for text.
-    const auto end = std::remove(piece, piece + got, '\0');
-    bytes.append(piece, end);
+    bytes.append(piece, static_cast<size_t>(got));
     return true;
   }
 }
@@ -153,9 +207,12 @@ int LineEditor::Terminal::next(wchar_t* into) {
   }
 }
 
-LineEditor::LineEditor(std::FILE* out, std::string history_file) : state_(std::make_unique<Terminal>()) {
-  use_utf8();
+LineEditor::LineEditor(std::FILE* out, std::string history_file, Complete complete)
+    : state_(std::make_unique<Terminal>()) {
+  use_utf8_locale();
   Terminal& state = *state_;
+  tcgetattr(STDIN_FILENO, &state.own);
+  state.complete = std::move(complete);
   state.out = out;
   state.history_file = std::move(history_file);
   state.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -172,16 +229,23 @@ LineEditor::LineEditor(std::FILE* out, std::string history_file) : state_(std::m
   el_set(editor, EL_PROMPT, &Terminal::prompt_of);
   el_set(editor, EL_HIST, history, state.history);
   el_set(editor, EL_GETCFN, &Terminal::next_character);
+  // The mode between two lines: Ctrl-C is a signal, and takes nothing of what was typed.
+  el_set(editor, EL_SETTY, "-x", "-echo", "-icanon", "+noflsh", nullptr);
+  el_set(editor, EL_ADDFN, "volley-complete", "Completes a command", &Terminal::tab);
   const char* const keys[][2] = {{"^R", "em-inc-search-prev"},
                                  {"\x1b[3~", "ed-delete-next-char"},
                                  {"\x1b[H", "ed-move-to-beg"},
-                                 {"\x1b[F", "ed-move-to-end"}};
+                                 {"\x1b[F", "ed-move-to-end"},
+                                 {"^I", "volley-complete"}};
   for (const auto& [key, function] : keys) el_set(editor, EL_BIND, key, function, nullptr);
   el_source(editor, nullptr);  // the user's ~/.editrc
+  std::fputs(kMarkPastes.data(), out);
+  std::fflush(out);
 }
 
 LineEditor::~LineEditor() {
   el_end(state_->editor);
+  restore_terminal();
   history_end(state_->history);
   close(state_->wake);
 }
@@ -192,12 +256,10 @@ LineEditor::State LineEditor::read(const std::string& prompt, std::string* text)
   state.interrupted = false;
   uint64_t calls = 0;
   (void)!::read(state.wake, &calls, sizeof calls);  // an interrupt of what was before
-  std::fputs("\x1b[?2004h", state.out);             // the terminal marks pastes
+  std::fputs(kMarkPastes.data(), state.out);        // other programs may have ended that
   std::fflush(state.out);
   int count = 0;
   const char* line = el_gets(state.editor, &count);
-  std::fputs("\x1b[?2004l", state.out);
-  std::fflush(state.out);
   if (state.interrupted) {
     state.bytes.clear();
     state.pasting = state.quoted = false;
@@ -229,6 +291,12 @@ void LineEditor::remember(const std::string& text) {
 void LineEditor::interrupt() {
   const uint64_t one = 1;
   (void)!::write(state_->wake, &one, sizeof one);
+}
+
+void LineEditor::restore_terminal() const {
+  const int terminal = fileno(state_->out);
+  (void)!::write(terminal, kMarkNoPastes.data(), kMarkNoPastes.size());
+  tcsetattr(STDIN_FILENO, TCSANOW, &state_->own);
 }
 
 }  // namespace volley::apps

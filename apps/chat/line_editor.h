@@ -3,16 +3,34 @@
 #pragma once
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace volley::apps {
 
+// What may stand in a line from `begin` on.
+struct LineCompletion {
+  size_t begin = 0;
+  std::vector<std::string> words;
+};
+
+// Characters are read, drawn and measured by the process's locale. Only their encoding is taken from the user's:
+// numbers stay as programs write them.
+void use_utf8_locale();
+
+// While no line is read, keys are neither shown nor lost: the next line begins with them. The terminal gets its own
+// mode back at the end.
 class LineEditor {
  public:
+  using Complete = std::function<LineCompletion(std::string_view before_cursor)>;
+
   // Reads stdin, which is a terminal, and draws on `out`. `history`: a file that keeps what was typed, readable by its
-  // owner alone; empty: none. A history that cannot be read or written is no error: it is left out.
-  LineEditor(std::FILE* out, std::string history);
+  // owner alone; empty: none. A history that cannot be read or written is no error: it is left out. `complete`: for
+  // Tab.
+  LineEditor(std::FILE* out, std::string history, Complete complete);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
@@ -25,6 +43,8 @@ class LineEditor {
   // Into the history; what equals the entry before it is not kept twice.
   void remember(const std::string& text);
   void interrupt();
+  // The terminal's own mode, for a process that may end without this object's destructor. Any thread.
+  void restore_terminal() const;
 
  private:
   struct Terminal;

@@ -4,30 +4,18 @@
 #include <cstdio>
 #include <fstream>
 
-#include "apps/option_aliases.h"
+#include "apps/chat/chat_commands.h"
+#include "apps/cli/option_aliases.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "serve/json_text.h"
+#include "serve/json/json_text.h"
 
 namespace volley::apps {
 namespace {
 
 constexpr size_t kMaxFileBytes = 64u << 20;
+constexpr double kPatience_s = 0.7;  // that users wait for without wondering
 constexpr std::string_view kDim = "\x1b[2m", kReset = "\x1b[0m";
-constexpr const char* kCommands[] = {"/help", "/clear", "/system", "/set",        "/stats",
-                                     "/save", "/load",  "/quit",   "/regenerate", "/exit"};
-constexpr const char* kHelp =
-    "/clear                begin anew; the system message stays\n"
-    "/system [TEXT]        a system message, or none\n"
-    "/set [NAME VALUE]     a setting of answers, such as temperature 0.7; all of them; default takes one back\n"
-    "/stats [on|off]       figures of the last answer, or of each from now on\n"
-    "/regenerate           answer the last message again\n"
-    "/save FILE            keep messages and settings\n"
-    "/load FILE            go on with kept ones\n"
-    "/quit                 leave, as Ctrl-D does\n"
-    "Ctrl-C stops an answer. Alt-Enter begins a new line; so does every line between \"\"\" and \"\"\".\n"
-    "A text that begins with / is a message when a space stands before it.\n";
-
 // What a terminal would take for a command stays visible text.
 std::string printable(std::string_view text) {
   std::string shown;
@@ -60,25 +48,22 @@ bool ChatSession::take(const std::string& input) {
 }
 
 void ChatSession::command(const std::string& name, const std::string& rest) {
-  const bool takes_words =
-      name == "/system" || name == "/set" || name == "/stats" || name == "/save" || name == "/load";
-  const bool known = std::ranges::find(kCommands, name) != std::end(kCommands);
-  if (!known) {
-    const std::string nearest = nearest_name(name, {std::begin(kCommands), std::end(kCommands)});
+  const ChatCommandName* known = find_chat_command(name);
+  if (known == nullptr) {
+    const std::string nearest = nearest_name(name, chat_command_names());
     say_(name + " is no command" + (nearest.empty() ? "" : " (did you mean " + nearest + "?)") +
          ": /help lists them. A space before it makes it a message.");
-  } else if (!takes_words && !rest.empty()) {
+  } else if (!known->takes_words() && !rest.empty()) {
     say_(name + " takes nothing: leave out \"" + rest + "\".");
   } else if (name == "/quit" || name == "/exit") {
     quit_ = true;
   } else if (name == "/help") {
-    print_(kHelp);
+    print_(chat_help());
   } else if (name == "/clear") {
     conversation_.messages.clear();
     say_("The conversation is empty.");
   } else if (name == "/system") {
-    conversation_.system = rest;
-    say_(rest.empty() ? "There is no system message." : "The system message is set.");
+    system(rest);
   } else if (name == "/set") {
     set(rest);
   } else if (name == "/stats" && (rest == "on" || rest == "off")) {
@@ -96,11 +81,26 @@ void ChatSession::command(const std::string& name, const std::string& rest) {
   }
 }
 
+void ChatSession::system(const std::string& rest) {
+  if (rest == "none") {
+    conversation_.system.clear();
+    say_("There is no system message now.");
+  } else if (!rest.empty()) {
+    conversation_.system = rest;
+    say_("The system message is set.");
+  } else if (conversation_.system.empty()) {
+    say_("There is no system message: /system TEXT sets one.");
+  } else {
+    print_(printable(conversation_.system) + "\n");
+    say_("That is the system message: /system TEXT sets another one, /system none takes it away.");
+  }
+}
+
 void ChatSession::set(const std::string& rest) {
   const size_t end = std::min(rest.find_first_of(" \t"), rest.size());
   const std::string value(trim(std::string_view(rest).substr(end)));
   if (rest.empty()) {
-    print_(settings_.describe());
+    print_(settings_.describe(backend_.defaults()));
   } else if (value.empty()) {
     say_("/set needs a name and a value, such as /set temperature 0.7.");
   } else if (const Status status = settings_.set(rest.substr(0, end), value); !status.ok()) {
@@ -143,8 +143,12 @@ void ChatSession::regenerate() {
 
 bool ChatSession::ask(const std::string& text) {
   conversation_.messages.push_back({"user", text, ""});
-  in_reasoning_ = line_open_ = false;
-  auto answer = backend_.answer(conversation_, settings_, [this](const ChatSpan& span) { show(span); });
+  in_reasoning_ = line_open_ = shown_ = false;
+  hidden_spans_ = 0;
+  auto answer = backend_.answer(
+      conversation_, settings_, [this](const ChatSpan& span) { show(span); },
+      [this](const ChatWait& waited) { wait(waited); });
+  waiting_("");
   if (!answer.ok()) {
     conversation_.messages.pop_back();
     say_(answer.error().message);
@@ -159,8 +163,28 @@ bool ChatSession::ask(const std::string& text) {
   return answer->finish == FinishReason::kStop || answer->finish == FinishReason::kLength;
 }
 
+// A long prompt, or thoughts that are not shown, must not look like a program that hangs.
+void ChatSession::wait(const ChatWait& wait) {
+  if (shown_ || wait.seconds < kPatience_s) return;
+  std::string text = "waiting for the answer";
+  if (hidden_spans_ > 0) {
+    text = "thinking";
+  } else if (wait.prompt_tokens) {
+    const int64_t computed = wait.computed_tokens.value_or(0);
+    text = "reading the prompt: ";
+    if (computed > 0) text += std::to_string(computed) + " of ";
+    text += std::to_string(*wait.prompt_tokens) + " tokens";
+  }
+  waiting_(text + ", " + std::to_string(static_cast<int64_t>(wait.seconds)) + " s");
+}
+
 void ChatSession::show(const ChatSpan& span) {
-  if (span.reasoning && !look_.show_reasoning) return;
+  if (span.reasoning && !look_.show_reasoning) {
+    ++hidden_spans_;
+    return;
+  }
+  if (!shown_) waiting_("");
+  shown_ = true;
   const std::string text = printable(span.text);
   if (in_reasoning_ && !span.reasoning) print_(line_open_ ? "\n\n" : "\n");
   in_reasoning_ = span.reasoning;

@@ -21,10 +21,11 @@ struct ChatLook {
 class ChatSession {
  public:
   using Print = std::function<void(std::string_view text)>;
-  // `print` gets what the user reads, in pieces; `say` gets sentences that are no part of an answer. `backend` must
-  // outlive the session.
-  ChatSession(ChatBackend* backend, const ChatLook& look, Print print, Print say)
-      : backend_(*backend), look_(look), print_(std::move(print)), say_(std::move(say)) {}
+  // `print` gets what the user reads, in pieces; `say` gets sentences that are no part of an answer; `waiting` what is
+  // to be shown until the next text comes, a few times a second, or nothing: that time is over. `backend` must outlive
+  // the session.
+  ChatSession(ChatBackend* backend, const ChatLook& look, Print print, Print say, Print waiting)
+      : backend_(*backend), look_(look), print_(std::move(print)), say_(std::move(say)), waiting_(std::move(waiting)) {}
 
   Conversation& conversation() { return conversation_; }
   ChatSettings& settings() { return settings_; }
@@ -37,17 +38,19 @@ class ChatSession {
 
  private:
   void command(const std::string& name, const std::string& rest);
+  void system(const std::string& rest);
   void set(const std::string& rest);
   void save(const std::string& path);
   void load(const std::string& path);
   void regenerate();
   void show(const ChatSpan& span);
+  void wait(const ChatWait& wait);
   void finish(const ChatAnswer& answer);
   std::string describe_stats() const;
 
   ChatBackend& backend_;
   const ChatLook look_;
-  const Print print_, say_;
+  const Print print_, say_, waiting_;
   Conversation conversation_;
   ChatSettings settings_;
   std::optional<ChatStats> last_;  // of the last answer
@@ -55,6 +58,8 @@ class ChatSession {
   bool quit_ = false;
   bool in_reasoning_ = false;  // of the answer that is being shown
   bool line_open_ = false;     // what was printed last did not end a line
+  bool shown_ = false;         // something of this answer
+  int64_t hidden_spans_ = 0;   // of its reasoning
 };
 
 }  // namespace volley::apps

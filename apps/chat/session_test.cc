@@ -19,18 +19,24 @@ class ScriptedBackend final : public ChatBackend {
   std::string name() const override { return "scripted"; }
   bool knows_origins() const override { return true; }
   void stop() override {}
-  Result<ChatAnswer> answer(const Conversation& conversation, const ChatSettings& settings,
-                            const OnSpan& on_span) override {
+  const AnswerDefaults& defaults() const override { return usual; }
+  Result<ChatAnswer> answer(const Conversation& conversation, const ChatSettings& settings, const OnSpan& on_span,
+                            const OnWait& on_wait) override {
     asked.push_back(Json::parse(conversation.messages_json()));
     temperatures.push_back(settings.sampling.temperature);
     if (answers.empty()) return invalid_argument("No answer is left.");
     ChatAnswer answer = answers.front();
     answers.erase(answers.begin());
+    for (const ChatWait& wait : waits) on_wait(wait);
     if (!answer.reasoning.empty()) on_span({answer.reasoning, Origin::kDrafted, true});
+    for (const ChatWait& wait : waits) on_wait(wait);
     if (!answer.content.empty()) on_span({answer.content, Origin::kChosen, false});
+    for (const ChatWait& wait : waits) on_wait(wait);
     return answer;
   }
 
+  AnswerDefaults usual{SamplingParams{}, false, std::nullopt};
+  std::vector<ChatWait> waits;  // before, between and after what it shows
   std::vector<ChatAnswer> answers;
   std::vector<Json> asked;
   std::vector<std::optional<float>> temperatures;
@@ -44,14 +50,21 @@ class Session : public testing::Test {
   std::string take(const std::string& input) {
     printed_.clear();
     said_.clear();
+    waits_.clear();
     EXPECT_TRUE(session_.take(input));
     return said_;
   }
 
+  ChatSession session(bool show_reasoning) {
+    return {&backend_, ChatLook{true, show_reasoning, false}, [this](std::string_view text) { printed_ += text; },
+            [this](std::string_view text) { said_ += text; },
+            [this](std::string_view text) { waits_.emplace_back(text); }};
+  }
+
   ScriptedBackend backend_;
   std::string printed_, said_;
-  ChatSession session_{&backend_, ChatLook{true, true, false}, [this](std::string_view text) { printed_ += text; },
-                       [this](std::string_view text) { said_ += text; }};
+  std::vector<std::string> waits_;
+  ChatSession session_ = session(true);
 };
 
 TEST_F(Session, EveryTurnSendsWhatWasSaidBefore) {
@@ -65,6 +78,50 @@ TEST_F(Session, EveryTurnSendsWhatWasSaidBefore) {
   take("/clear");
   EXPECT_TRUE(session_.conversation().messages.empty());
   EXPECT_EQ(session_.conversation().system, "Be brief.");
+}
+
+TEST_F(Session, TheSystemMessageIsShownSetAndTakenAway) {
+  EXPECT_EQ(take("/system"), "There is no system message: /system TEXT sets one.");
+  EXPECT_EQ(take("/system Be brief.\nAnd kind."), "The system message is set.");
+  EXPECT_EQ(take("/system  "),
+            "That is the system message: /system TEXT sets another one, /system none takes it away.");
+  EXPECT_EQ(printed_, "Be brief.\nAnd kind.\n");
+  EXPECT_EQ(session_.conversation().system, "Be brief.\nAnd kind.") << "to look at it changes nothing";
+  EXPECT_EQ(take("/system none"), "There is no system message now.");
+  EXPECT_EQ(session_.conversation().system, "");
+  take("/system none of this");
+  EXPECT_EQ(session_.conversation().system, "none of this");
+  take("/system \x1b]0;title\x07");
+  take("/system");
+  EXPECT_EQ(printed_.find('\x1b'), std::string::npos) << "it may come from a file";
+}
+
+TEST_F(Session, AnAnswerThatDoesNotComeShowsThatItIsWaitedFor) {
+  using Waits = std::vector<std::string>;
+  backend_.waits = {{0.1, 9000, 0}, {2.9, 9000, 0}, {3.2, 9000, 4096}};
+  answers({"one", "two", "three"});
+  take("first");
+  EXPECT_EQ(waits_,
+            (Waits{"reading the prompt: 9000 tokens, 2 s", "reading the prompt: 4096 of 9000 tokens, 3 s",
+                   "reading the prompt: 9000 tokens, 2 s", "reading the prompt: 4096 of 9000 tokens, 3 s", "", ""}))
+      << "until something is shown, and nothing afterwards";
+  backend_.waits = {{15, std::nullopt, std::nullopt}};
+  take("second");
+  EXPECT_EQ(waits_.front(), "waiting for the answer, 15 s") << "of a server that does not say more";
+  backend_.waits = {{0.2, 10, 0}};
+  take("third");
+  EXPECT_EQ(waits_, (Waits{"", ""})) << "a quick one shows nothing";
+  EXPECT_EQ(take("fourth"), "No answer is left.");
+  EXPECT_EQ(waits_.back(), "") << "nothing is left behind by a failure";
+}
+
+TEST_F(Session, HiddenThoughtsShowThatItThinks) {
+  backend_.waits = {{5, 10, 10}};
+  backend_.answers = {{"yes", "hmm", FinishReason::kStop, {}, {}}};
+  ChatSession hiding = session(false);
+  EXPECT_TRUE(hiding.take("first"));
+  EXPECT_EQ(waits_, (std::vector<std::string>{"reading the prompt: 10 of 10 tokens, 5 s", "thinking, 5 s", "", ""}));
+  EXPECT_EQ(printed_, "\x1b[1myes\x1b[0m\n");
 }
 
 TEST_F(Session, ReasoningIsDimAndNotSentAgain) {
@@ -121,6 +178,30 @@ TEST_F(Session, SettingsReachTheAnswer) {
             std::string::npos);
 }
 
+// "default" alone would leave users guessing.
+TEST_F(Session, SettingsShowWhatCounts) {
+  backend_.usual.sampling->temperature = 0.7f;
+  backend_.usual.sampling->top_k = 20;
+  backend_.usual.thinking = true;
+  take("/set top_p 0.95");
+  take("/set");
+  EXPECT_EQ(printed_,
+            "temperature         0.7 (default)\n"
+            "top_p               0.95\n"
+            "top_k               20 (default)\n"
+            "min_p               0 (default)\n"
+            "repetition_penalty  1 (default)\n"
+            "presence_penalty    0 (default)\n"
+            "frequency_penalty   0 (default)\n"
+            "seed                drawn for each answer (default)\n"
+            "max_tokens          as many as fit (default)\n"
+            "thinking            on (default)\n");
+  backend_.usual = {};
+  take("/set");
+  EXPECT_NE(printed_.find("temperature         the server's (default)\n"), std::string::npos) << printed_;
+  EXPECT_NE(printed_.find("thinking            as the model does (default)\n"), std::string::npos) << printed_;
+}
+
 TEST_F(Session, SavedConversationsAreLoaded) {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("volley_chat_" + std::to_string(getpid()))).string();
@@ -132,7 +213,7 @@ TEST_F(Session, SavedConversationsAreLoaded) {
   EXPECT_EQ(take("/save " + path), "Saved to " + path + ".");
   const std::string kept = conversation_file(session_.conversation(), session_.settings());
   take("/clear");
-  take("/system");
+  take("/system none");
   take("/set seed default");
   EXPECT_EQ(take("/load " + path), "Loaded 2 messages.");
   EXPECT_EQ(conversation_file(session_.conversation(), session_.settings()), kept);

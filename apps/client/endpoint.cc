@@ -12,6 +12,36 @@ void put(Json* body, const char* name, const std::optional<T>& value) {
   if (value) (*body)[name] = *value;
 }
 
+SamplingParams read_sampling(const Json& json) {
+  SamplingParams sampling;
+  const auto read = [&json](const char* name, auto* into) {
+    const auto found = json.find(name);
+    if (found != json.end() && found->is_number()) found->get_to(*into);
+  };
+  read("temperature", &sampling.temperature);
+  read("top_p", &sampling.top_p);
+  read("top_k", &sampling.top_k);
+  read("min_p", &sampling.min_p);
+  read("repetition_penalty", &sampling.repetition_penalty);
+  read("presence_penalty", &sampling.presence_penalty);
+  read("frequency_penalty", &sampling.frequency_penalty);
+  return sampling;
+}
+
+// Fields that a Volley says of its model. Older ones do not say "chat_sampling".
+AnswerDefaults read_defaults(const Json& card) {
+  AnswerDefaults defaults;
+  if (!card.is_object() || !card.contains("default_sampling")) return defaults;
+  const Json& usual = card["default_sampling"];
+  const Json chat = card.value("chat_sampling", usual);
+  defaults.sampling = read_sampling(chat);
+  defaults.milder = chat != usual;
+  if (const auto thinking = card.find("thinking"); thinking != card.end() && thinking->is_boolean()) {
+    defaults.thinking = thinking->get<bool>();
+  }
+  return defaults;
+}
+
 }  // namespace
 
 void put_settings(const RequestSettings& settings, uint64_t index, nlohmann::ordered_json* body) {
@@ -72,6 +102,7 @@ Result<Endpoint> probe_endpoint(HttpClient* client, const std::string& url, cons
     endpoint.model = id;
     const Json owner = entry.value("owned_by", Json());
     if (owner.is_string()) endpoint.owner = owner;
+    if (endpoint.is_volley()) endpoint.defaults = read_defaults(entry.value("volley", Json()));
     return endpoint;
   }
   return not_found(where + (model ? " does not list the model " + *model + "." : " lists no model."));

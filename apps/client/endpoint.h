@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/cli/request_settings.h"
 #include "apps/client/http_client.h"
-#include "apps/request_settings.h"
 
 namespace volley::apps {
 
@@ -20,6 +20,7 @@ struct Endpoint {
   std::string model;                 // the first that it serves, unless one was named
   std::string owner;                 // who serves it, as it says itself: "volley", "vllm", …
   std::vector<std::string> headers;  // of every call
+  AnswerDefaults defaults;           // of chats, as far as it says them
 
   bool is_volley() const { return owner == "volley"; }
 };

@@ -64,11 +64,7 @@ TEST(RequestPool, ARefusedRequestIsCountedAndNotAwaited) {
 }
 
 TEST(RequestPool, LeavingCancelsWhatRuns) {
-  FakeEngine engine([](const GenerateRequest&) {
-    FakeScript script;
-    script.endless = true;
-    return script;
-  });
+  FakeEngine engine([](const GenerateRequest&) { return FakeScript{.endless = true}; });
   {
     RequestPool pool(engine);
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(pool.submit(i, request_of(1)).ok());

@@ -3,20 +3,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "serve/harmony.h"
-#include "serve/harmony_prompt.h"
+#include "serve/api/chat_messages.h"
+#include "serve/formats/answer_format.h"
 
 namespace volley::apps {
 
-void parse_event(const Event& event, const serve::HarmonyTokens* tokens, TokenColours& colours,
-                 serve::OutputParser& parser,
+void parse_event(const Event& event, TokenColours& colours, serve::OutputParser& parser,
                  const std::function<void(const serve::OutputDelta&, TokenColours::Origin)>& show) {
   size_t at = 0;
   auto mark = event.marks.begin();
   const auto pass_marks = [&](TokenColours::Origin origin) {
-    for (; mark != event.marks.end() && mark->at <= at; ++mark) {
-      if (const auto known = tokens->mark_of(mark->token)) show(parser.mark(*known), origin);
-    }
+    for (; mark != event.marks.end() && mark->at <= at; ++mark) show(parser.mark(mark->token), origin);
   };
   pass_marks(TokenColours::Origin::kUnknown);
   for (const TokenColours::Span& span : colours.spans(event)) {
@@ -31,21 +28,14 @@ void parse_event(const Event& event, const serve::HarmonyTokens* tokens, TokenCo
   }
 }
 
-void separate(const AnswerParts& parts, Completion& completion) {
-  serve::OutputParser parser(parts.options);
+void separate(const serve::OutputParser::Options& parts, Completion& completion) {
+  serve::OutputParser parser(parts);
   std::string content;
   const auto take = [&](const serve::OutputDelta& delta) {
-    content += delta.content;
-    completion.reasoning += delta.reasoning;
+    content += delta.content();
+    completion.reasoning += delta.reasoning();
   };
-  const std::string_view text = completion.text;
-  size_t begin = 0;
-  for (const Event::Mark& mark : completion.marks) {
-    take(parser.push(text.substr(begin, mark.at - begin)));
-    begin = mark.at;
-    if (const auto known = parts.tokens->mark_of(mark.token)) take(parser.mark(*known));
-  }
-  take(parser.push(text.substr(begin)));
+  take(parser.push(completion.text, completion.marks));
   take(parser.finish());
   completion.text = std::move(content);
 }
@@ -57,21 +47,17 @@ Result<ChatRequests::Built> ChatRequests::build(const Prompt& prompt, const Requ
   if (messages != nullptr && !format_) {
     VOLLEY_ASSIGN(format_, serve::find_output_format(engine_, "none", "auto"));
   }
-  if (messages == nullptr || !format_->harmony) {
+  if (messages == nullptr || format_->answers->marks().empty()) {
     VOLLEY_ASSIGN(built.request, build_request(engine_, prompt, defaults, line));
     return built;
   }
   ChatMessages chat;
   chat.messages_json = messages->json;
-  VOLLEY_ASSIGN(const std::string rendered, serve::render_chat_prompt(engine_, *format_, std::move(chat)));
-  VOLLEY_ASSIGN(std::vector<TokenId> ids, serve::encode_chat(engine_, *format_, rendered, false, {}));
+  VOLLEY_ASSIGN(serve::Conversation conversation, serve::conversation_of(chat));
+  VOLLEY_ASSIGN(const std::string rendered, format_->answers->render(engine_, std::move(conversation), nullptr));
+  VOLLEY_ASSIGN(std::vector<TokenId> ids, format_->answers->encode(engine_, rendered, false, {}));
   VOLLEY_ASSIGN(built.request, build_request(engine_, Prompt(std::move(ids)), defaults, line));
-  auto start = serve::HarmonyReader::after(engine_, *format_->harmony, built.request.prompt);
-  AnswerParts parts;
-  parts.tokens = format_->harmony;
-  serve::plan_harmony(*format_->harmony, std::make_shared<serve::HarmonyReader>(std::move(start)), format_->reasoning,
-                      built.request, parts.options);
-  built.parts = std::move(parts);
+  built.parts = serve::plan_answer(engine_, *format_, rendered, built.request);
   return built;
 }
 

@@ -1,5 +1,5 @@
-// A chat's answer in Harmony (serve/harmony.h) consists of content and thoughts. Any other text is shown as it is: in
-// it the marks of thoughts can be seen. Threads: one.
+// A chat's answer between control tokens (AnswerFormat::marks()) consists of content and thoughts. Any other text is
+// shown as it is: in it the marks of thoughts can be seen. Threads: one.
 #pragma once
 
 #include <functional>
@@ -8,24 +8,17 @@
 #include "apps/client/request_pool.h"
 #include "apps/generate/request_line.h"
 #include "apps/generate/token_colours.h"
-#include "serve/output_format.h"
-#include "serve/output_parser.h"
+#include "serve/formats/output_format.h"
+#include "serve/formats/output_parser.h"
 
 namespace volley::apps {
 
-// How to tell an answer's parts apart.
-struct AnswerParts {
-  std::shared_ptr<const serve::HarmonyTokens> tokens;
-  serve::OutputParser::Options options;
-};
-
-// Shows what a parser makes of an event, by spans of one origin. tokens: of the marks that the event may have; or null.
-void parse_event(const Event& event, const serve::HarmonyTokens* tokens, TokenColours& colours,
-                 serve::OutputParser& parser,
+// Shows what a parser makes of an event, by spans of one origin.
+void parse_event(const Event& event, TokenColours& colours, serve::OutputParser& parser,
                  const std::function<void(const serve::OutputDelta&, TokenColours::Origin)>& show);
 
 // An answer whose text is its content, with its thoughts beside it.
-void separate(const AnswerParts& parts, Completion& completion);
+void separate(const serve::OutputParser::Options& parts, Completion& completion);
 
 class ChatRequests {
  public:
@@ -33,9 +26,9 @@ class ChatRequests {
 
   struct Built {
     GenerateRequest request;
-    std::optional<AnswerParts> parts;  // nothing: the text is shown as it is
+    std::optional<serve::OutputParser::Options> parts;  // nothing: the text is shown as it is
   };
-  // As build_request(). Of a chat in Harmony stop strings count in content alone, and a call ends it.
+  // As build_request(). In such a chat stop strings count in content alone, and a call ends it.
   Result<Built> build(const Prompt& prompt, const RequestSettings& defaults, const RequestSettings& line);
 
  private:

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "serve/harmony.h"
+#include "serve/formats/harmony.h"
 
 namespace volley::apps {
 namespace {
@@ -12,12 +12,8 @@ using serve::HarmonyMark;
 
 constexpr std::array<TokenId, serve::kHarmonyMarks> kIds = {100, 101, 102, 103, 104, 105, 106};
 
-AnswerParts parts() {
-  AnswerParts parts;
-  parts.tokens = std::make_shared<serve::HarmonyTokens>(kIds);
-  parts.options.reasoning = serve::ReasoningStart::kClosed;
-  parts.options.harmony = std::make_shared<serve::HarmonyReader>();
-  return parts;
+serve::OutputParser::Options parts() {
+  return {serve::harmony_answers(serve::HarmonyTokens(kIds), true), serve::ReasoningStart::kClosed};
 }
 
 TokenId id_of(HarmonyMark mark) {
@@ -49,13 +45,12 @@ TEST(AnswerParts, ContentIsTheText) {
 
 TEST(AnswerParts, EventsGiveTheSame) {
   const Completion whole = answer();
-  const AnswerParts own = parts();
-  serve::OutputParser parser(own.options);
+  serve::OutputParser parser(parts());
   TokenColours colours([](std::span<const TokenId>) { return std::string(); });
   std::string content, reasoning;
   const auto show = [&](const serve::OutputDelta& delta, TokenColours::Origin) {
-    content += delta.content;
-    reasoning += delta.reasoning;
+    content += delta.content();
+    reasoning += delta.reasoning();
   };
   for (size_t at = 0; at <= whole.text.size(); ++at) {  // a byte an event
     Event event;
@@ -63,7 +58,7 @@ TEST(AnswerParts, EventsGiveTheSame) {
     for (const Event::Mark& mark : whole.marks) {
       if (mark.at == at) event.marks.push_back({mark.token, 0});
     }
-    parse_event(event, own.tokens.get(), colours, parser, show);
+    parse_event(event, colours, parser, show);
   }
   show(parser.finish(), TokenColours::Origin::kUnknown);
   EXPECT_EQ(content, "It is 42.");

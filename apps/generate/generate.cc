@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/client/request_pool.h"
+#include "apps/commands.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "apps/generate/answer_parts.h"
@@ -13,7 +14,7 @@
 #include "apps/generate/text_stream.h"
 #include "apps/generate/token_colours.h"
 #include "apps/standard_streams.h"
-#include "serve/json_text.h"
+#include "serve/json/json_text.h"
 
 namespace volley::apps {
 namespace {
@@ -100,21 +101,12 @@ int generate_one(Engine& engine, const GenerateCommand& command, GenerateFiles* 
 
 int run_generate(const GenerateCommand& command, InterruptWatch* interrupt, Console* console) {
   auto setup = resolve_engine(command.engine, command.concurrency);
-  if (!setup.ok()) {
-    console->error(setup.error().message);
-    return setup.error().code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
-  }
+  if (!setup.ok()) return console->fail(setup.error().message, setup_exit_code(setup.error()));
   auto files = open_files(command);
-  if (!files.ok()) {
-    console->error(files.error().message);
-    return kExitUsage;
-  }
+  if (!files.ok()) return console->fail(files.error().message, kExitUsage);
   DeviceFailure device(console);
   auto engine = create_engine(*setup, console, &device);
-  if (!engine.ok()) {
-    console->error(engine.error().message);
-    return creation_exit_status(*setup, engine.error());
-  }
+  if (!engine.ok()) return console->fail(engine.error().message, creation_exit_status(*setup, engine.error()));
   const auto mode = command.input ? generate_file : generate_one;
   const int status = mode(*engine.value(), command, &files.value(), interrupt, console);
   device.leave();

@@ -1,19 +1,16 @@
-// `volley generate`: one prompt as streaming text, or a file of requests.
+// The parts of `volley generate`.
 #pragma once
 
 #include <optional>
 
+#include "apps/cli/options.h"
 #include "apps/client/statistics.h"
 #include "apps/console.h"
 #include "apps/generate/ordered_output.h"
 #include "apps/interrupt.h"
-#include "apps/options.h"
 #include "base/line_reader.h"
 
 namespace volley::apps {
-
-// The process's exit status (exit_codes.h). What the user must know is on stdout, on stderr or in the output file.
-int run_generate(const GenerateCommand& command, InterruptWatch* interrupt, Console* console);
 
 // The files of a command, opened before the models are loaded: a wrong path should not cost minutes.
 struct GenerateFiles {

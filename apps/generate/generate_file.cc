@@ -136,7 +136,7 @@ class FileRun {
   struct OpenLine {
     std::string id_json;
     int64_t number, bytes;
-    std::optional<AnswerParts> parts;
+    std::optional<serve::OutputParser::Options> parts;
   };
 
   Engine& engine_;

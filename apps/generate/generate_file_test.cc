@@ -10,6 +10,7 @@
 
 #include "apps/exit_codes.h"
 #include "apps/generate/generate.h"
+#include "base/temp_folder_for_test.h"
 #include "serve/testing/fake_engine.h"
 
 namespace volley::apps {
@@ -21,16 +22,11 @@ using serve::FakeScript;
 
 // As many pieces as the prompt has tokens, so that prompts decide how long requests run.
 FakeScript by_length(const GenerateRequest& request) {
-  FakeScript script;
-  script.pieces.assign(request.prompt.size(), "x");
-  return script;
+  return FakeScript{.pieces = std::vector<std::string>(request.prompt.size(), "x")};
 }
 
 class GenerateFileTest : public testing::Test {
  protected:
-  GenerateFileTest() { fs::create_directories(folder_); }
-  ~GenerateFileTest() override { fs::remove_all(folder_); }
-
   // Runs `input` and reads the output back, one JSON object a line.
   int run(const std::string& input, int concurrency, FakeEngine::Writer writer) {
     GenerateCommand command;
@@ -50,7 +46,7 @@ class GenerateFileTest : public testing::Test {
     return status;
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / ("volley_generate_" + std::to_string(getpid()));
+  const TempFolder folder_;
   Console console_;
   std::string errors_;
   std::vector<nlohmann::json> lines_;
@@ -113,10 +109,7 @@ TEST_F(GenerateFileTest, AFieldThatIsNotARequestsIsNamedOnceAndIgnored) {
 
 TEST_F(GenerateFileTest, ARequestThatFailsOnTheWayKeepsWhatItHad) {
   const auto failing = [](const GenerateRequest&) {
-    FakeScript script;
-    script.reason = FinishReason::kError;
-    script.error = internal_error("it broke");
-    return script;
+    return FakeScript{.reason = FinishReason::kError, .error = internal_error("it broke")};
   };
   EXPECT_EQ(run("{\"prompt\": \"a\"}\n", 1, failing), kExitRequestsFailed);
   ASSERT_EQ(lines_.size(), 1u);
@@ -126,11 +119,7 @@ TEST_F(GenerateFileTest, ARequestThatFailsOnTheWayKeepsWhatItHad) {
 }
 
 TEST_F(GenerateFileTest, AnInterruptCancelsWhatRunsAndWritesIt) {
-  const auto endless = [](const GenerateRequest&) {
-    FakeScript script;
-    script.endless = true;
-    return script;
-  };
+  const auto endless = [](const GenerateRequest&) { return FakeScript{.endless = true}; };
   // The signal is for run()'s watch; until that has blocked it for its own threads, this one must not let it through.
   sigset_t set;
   sigemptyset(&set);

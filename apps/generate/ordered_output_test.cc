@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/temp_folder_for_test.h"
+
 namespace volley::apps {
 namespace {
 
@@ -14,18 +16,14 @@ namespace fs = std::filesystem;
 
 class OrderedOutputTest : public testing::Test {
  protected:
-  OrderedOutputTest() {
-    fs::create_directories(folder_);
-    std::ofstream(path_) << "what was there before\n";
-  }
-  ~OrderedOutputTest() override { fs::remove_all(folder_); }
+  OrderedOutputTest() { folder_.write("out", "what was there before\n"); }
 
   std::string content() const {
     std::ifstream file(path_);
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / ("volley_output_" + std::to_string(getpid()));
+  const TempFolder folder_;
   const std::string path_ = (folder_ / "out").string();
 };
 

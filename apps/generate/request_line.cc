@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "serve/structured_output.h"
+#include "serve/api/structured_output.h"
 
 namespace volley::apps {
 namespace {
@@ -192,7 +192,8 @@ Status check_server_field(const std::string& field) {
 
 Result<Prompt> read_fields(const Json& object, std::string_view text, RequestLine* line) {
   serve::FieldReader in(object);
-  serve::read_grammar(in, text, line->settings.grammar);
+  bool open_objects = false;  // unless the line says otherwise
+  serve::read_grammar(in, text, open_objects, line->settings.grammar);
   if (in.error()) return invalid_argument(in.error()->message);
   for (const auto& [field, value] : object.items()) {
     if (field == "id" || value.is_null() || is_prompt(field) || in.known().contains(field)) continue;

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "apps/request_settings.h"
+#include "apps/cli/request_settings.h"
 
 namespace volley::apps {
 

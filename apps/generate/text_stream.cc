@@ -10,14 +10,14 @@ namespace volley::apps {
 Result<Completion> stream_text(const Engine& engine, RequestPool* pool, ChatRequests::Built request,
                                const InterruptWatch& interrupt, const Console& console) {
   VOLLEY_RETURN_IF_ERROR(pool->submit(0, std::move(request.request), true));
-  const std::optional<AnswerParts>& parts = request.parts;
+  const std::optional<serve::OutputParser::Options>& parts = request.parts;
   TokenColours colours([&engine](std::span<const TokenId> ids) { return engine.decode(ids, true); });
   const bool painted = console.colours() && engine.info().block_size > 1;
   std::optional<serve::OutputParser> parser;
-  if (parts) parser.emplace(parts->options);
+  if (parts) parser.emplace(*parts);
   const auto print = [](const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); };
   const auto show = [&](const serve::OutputDelta& delta, TokenColours::Origin origin) {
-    if (!delta.content.empty()) print(painted ? TokenColours::coloured(delta.content, origin) : delta.content);
+    if (!delta.content().empty()) print(painted ? TokenColours::coloured(delta.content(), origin) : delta.content());
   };
   Status written;
   for (bool cancelled = false;;) {
@@ -28,7 +28,7 @@ Result<Completion> stream_text(const Engine& engine, RequestPool* pool, ChatRequ
     RequestPool::News news = pool->wait(std::chrono::seconds(1));
     for (const Event& event : news.streamed) {
       if (parser) {
-        parse_event(event, parts->tokens.get(), colours, *parser, show);
+        parse_event(event, colours, *parser, show);
       } else {
         print(painted ? colours.paint(event) : event.text);
       }

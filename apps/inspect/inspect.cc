@@ -3,20 +3,26 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "apps/commands.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
+#include "apps/load_log.h"
 #include "apps/standard_streams.h"
-#include "engine/memory_plan.h"
-#include "engine/models.h"
+#include "decode/proposers.h"
+#include "engine/start/memory_plan.h"
+#include "engine/start/models.h"
+#include "engine/start/text_models.h"
 #include "families/family.h"
+#include "model/output_head.h"
 #include "model/shard.h"
-#include "spec/proposers.h"
+#include "text/text.h"
 #include "weights/checkpoint.h"
 
 namespace volley::apps {
@@ -93,12 +99,15 @@ struct Findings {
   std::string model_dir, draft_dir;  // draft_dir empty: none
   int replicas = 1;
   families::TargetConfig target;
-  std::shared_ptr<const spec::ProposerSpec> draft;
+  std::shared_ptr<const decode::ProposerSpec> draft;
   Weights target_weights, draft_weights;
-  bool tokenizer = false;                      // the target's folder has one
+  bool tokenizer = false;                      // the target's folder has one that can be used
+  std::string tokenizer_error;                 // what is wrong with it; empty: nothing, or there is none
+  std::string ends;                            // the tokens that end an answer, for people
   std::optional<Status> pair;                  // whether the drafter fits; empty: no drafter
   std::optional<engine::ResolvedModels> plan;  // with the engine's default options but for --dtype
   std::optional<Error> plan_error;
+  std::vector<std::string> warnings;  // beside the plan's
 
   // A model without any weights can be run with random ones, and then does without a tokenizer.
   bool fits() const {
@@ -120,14 +129,18 @@ std::map<std::string, int64_t> count_skipped(const std::shared_ptr<const weights
   return counts;
 }
 
-Result<Weights> examine_weights(const std::string& dir, const weights::NameRules& names,
-                                std::span<const model::Param> params) {
+// params: of what the files turn out to hold.
+Result<Weights> examine_weights(
+    const std::string& dir, const weights::NameRules& names,
+    const std::function<Result<std::vector<model::Param>>(const weights::Checkpoint&)>& params_of) {
   Weights found;
-  if (!fs::exists(fs::path(dir) / "model.safetensors") && !fs::exists(fs::path(dir) / "model.safetensors.index.json")) {
+  if (!fs::is_regular_file(dir) && !fs::exists(fs::path(dir) / "model.safetensors") &&
+      !fs::exists(fs::path(dir) / "model.safetensors.index.json")) {
     return found;
   }
-  VOLLEY_ASSIGN(const std::shared_ptr<const weights::Checkpoint> files, weights::open_safetensors(dir));
+  VOLLEY_ASSIGN(const std::shared_ptr<const weights::Checkpoint> files, weights::open_checkpoint(dir));
   const auto checkpoint = weights::with_names(files, names);
+  VOLLEY_ASSIGN(const std::vector<model::Param> params, params_of(*checkpoint));
   found.dtype = checkpoint->main_dtype();
   found.quantisation = checkpoint->quantisation();
   found.tensors = model::check_tensors(*checkpoint, params);
@@ -136,15 +149,26 @@ Result<Weights> examine_weights(const std::string& dir, const weights::NameRules
   return found;
 }
 
+// Without a tokenizer the ids of the configuration are what is known of an answer's end.
+void examine_tokenizer(Findings& found) {
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  if (fs::is_regular_file(found.model_dir) || fs::exists(fs::path(found.model_dir) / "tokenizer.json")) {
+    auto loaded = text::Tokenizer::load(found.model_dir);
+    found.tokenizer = loaded.ok();
+    if (!loaded.ok()) found.tokenizer_error = loaded.error().message;
+    if (loaded.ok()) tokenizer = *std::move(loaded);
+  }
+  if (tokenizer) found.warnings = engine::add_end_token(*tokenizer, found.target);
+  found.ends = ends_text(found.target.eos_ids, [&](TokenId id) {
+    return tokenizer ? tokenizer->decode({&id, 1}, /*skip_special_tokens=*/false) : std::string();
+  });
+}
+
 Result<Findings> examine(const InspectCommand& command) {
   EngineFlags flags;
   flags.model = command.model;
   flags.draft = command.draft;
-  flags.base.dtype = command.dtype;
-  flags.base.tensor_parallel_size = command.tensor_parallel_size;
-  flags.base.tensor_parallel_parts = command.tensor_parallel_parts;
-  flags.base.enable_expert_parallel = command.enable_expert_parallel;
-  flags.base.data_parallel_size = command.data_parallel_size;
+  flags.base = command.base;
   VOLLEY_ASSIGN(EngineSetup setup, resolve_engine(flags, 0));
   Findings found;
   found.model_dir = setup.options.model_dir;
@@ -152,13 +176,20 @@ Result<Findings> examine(const InspectCommand& command) {
   found.draft_dir = setup.options.draft_dir;
   VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
   VOLLEY_ASSIGN(found.target, families::read_target(found.model_dir));
+  model::Decoder& decoder = found.target.decoder;
   VOLLEY_ASSIGN(found.target_weights,
-                examine_weights(found.model_dir, found.target.names, model::params(found.target.decoder)));
-  found.tokenizer = fs::exists(fs::path(found.model_dir) / "tokenizer.json");
+                examine_weights(found.model_dir, found.target.names,
+                                [&](const weights::Checkpoint& checkpoint) -> Result<std::vector<model::Param>> {
+                                  VOLLEY_RETURN_IF_ERROR(model::settle_output_head(checkpoint, decoder));
+                                  return model::params(decoder);
+                                }));
+  examine_tokenizer(found);
   if (!found.draft_dir.empty()) {
-    VOLLEY_ASSIGN(found.draft, spec::read_proposer(found.draft_dir));
-    const spec::ProposerFacts& facts = found.draft->facts();
-    VOLLEY_ASSIGN(found.draft_weights, examine_weights(found.draft_dir, facts.names, facts.params));
+    VOLLEY_ASSIGN(found.draft, decode::read_proposer(found.draft_dir));
+    const decode::ProposerFacts& facts = found.draft->facts();
+    VOLLEY_ASSIGN(found.draft_weights, examine_weights(found.draft_dir, facts.names, [&](const weights::Checkpoint&) {
+                    return Result<std::vector<model::Param>>(facts.params);
+                  }));
     found.pair = found.draft->check_target(found.target.decoder);
   }
   // A folder of configurations alone can be planned for as if it had weights.
@@ -176,6 +207,10 @@ Result<Findings> examine(const InspectCommand& command) {
   return found;
 }
 
+Json json_of(const decode::ProposerFacts::Field& field) {
+  return std::visit([](const auto& value) { return Json(value); }, field.value);
+}
+
 std::string grouped(int64_t number) {
   std::string digits = std::to_string(number);
   for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3) digits.insert(static_cast<size_t>(i), 1, ',');
@@ -190,21 +225,18 @@ std::string counted(int64_t number, const std::string& thing) {
 std::string shape_text(const model::Decoder& s) {
   if (s.layers.empty()) return "no weights of its own";
   std::string text = std::to_string(s.layers.size()) + " layers, hidden " + std::to_string(s.hidden);
-  if (const model::Attention* a = s.first_attention()) {
-    text += ", " + std::to_string(a->heads) + "/" + std::to_string(a->kv_heads) + " heads of " +
-            std::to_string(a->head_dim);
+  if (const auto kv = s.first_kv()) {
+    text += ", " + std::to_string(kv->heads) + "/" + std::to_string(kv->kv_heads) + " heads of " +
+            std::to_string(kv->head_dim);
   }
-  if (const size_t linear = s.delta_layers(); linear > 0) {
+  if (const size_t linear = s.state_layers(); linear > 0) {
     text += ", linear attention in " + std::to_string(linear);
   }
-  const auto* dense = std::get_if<model::Dense>(&s.layers.back().ffn);
-  const model::Experts* experts = s.experts(s.layers.size() - 1);
-  if (dense != nullptr) text += ", FFN " + std::to_string(dense->inner);
-  if (experts != nullptr) {
-    text += ", " + std::to_string(experts->router.top_k) + " of " + std::to_string(experts->router.experts) +
-            " experts of " + std::to_string(experts->inner);
-    if (experts->shared_inner > 0) text += " and a shared one of " + std::to_string(experts->shared_inner);
-  }
+  const model::FfnFacts ffn = s.layers.back().ffn_facts();
+  if (!ffn.router) return text + ", FFN " + std::to_string(ffn.inner);
+  text += ", " + std::to_string(ffn.router->top_k) + " of " + std::to_string(ffn.router->experts) + " experts of " +
+          std::to_string(ffn.inner);
+  if (ffn.shared_inner > 0) text += " and a shared one of " + std::to_string(ffn.shared_inner);
   return text;
 }
 
@@ -248,15 +280,18 @@ void print_ranks(const engine::ResolvedModels& plan) {
 // The experts of a rank, or of a replica, where these divide them; all layers with experts have as many.
 std::optional<std::pair<int32_t, int32_t>> experts_of(const engine::ResolvedModels& plan, int rank) {
   const model::Decoder& target = plan.target.decoder;
-  for (size_t i = 0; plan.expert_replicas > 1 && i < target.layers.size(); ++i) {
-    const model::Experts* e = target.experts(i);
-    if (e != nullptr) return model::experts_part(e->router.experts, rank, plan.expert_replicas);
+  if (plan.expert_replicas > 1) {
+    for (const model::Layer& layer : target.layers) {
+      const std::optional<ops::RouterRule> router = layer.ffn_facts().router;
+      if (router) return model::experts_part(router->experts, rank, plan.expert_replicas);
+    }
   }
   if (plan.ranks == 1 || !target.divides_by_expert()) return std::nullopt;
-  const model::Decoder shard = model::shard_of(target, rank, plan.ranks, plan.parts);
-  for (size_t i = 0; i < shard.layers.size(); ++i) {
-    if (const model::Experts* e = shard.experts(i))
-      return std::pair(e->router.own_first, shard.parts * e->router.own());
+  const model::Decoder shard = model::shard_of(target, rank, plan.ranks);
+  for (const model::Layer& layer : shard.layers) {
+    if (const std::optional<ops::RouterRule> router = layer.ffn_facts().router) {
+      return std::pair(router->own_first, router->own());
+    }
   }
   return std::nullopt;
 }
@@ -296,19 +331,20 @@ void print_text(const Findings& found) {
   std::printf("  vocabulary   %d%s, %s positions\n", t.vocab, t.tied_embeddings ? ", tied" : "",
               grouped(found.target.max_positions).c_str());
   std::printf("  parameters   %s\n", grouped(model::count(model::params(t))).c_str());
+  std::printf("  answers      end with %s\n", found.ends.c_str());
   print_weights(found.target_weights);
-  if (!found.tokenizer) {
+  if (!found.tokenizer_error.empty()) {
+    std::printf("  tokenizer    %s\n", found.tokenizer_error.c_str());
+  } else if (!found.tokenizer) {
     std::printf("  tokenizer    missing: the folder has no tokenizer.json, which comes with the checkpoint\n");
   }
   if (found.draft) {
-    const spec::ProposerFacts& d = found.draft->facts();
-    std::string features;
-    for (const int32_t layer : d.feature_layers) features += (features.empty() ? "" : ", ") + std::to_string(layer);
+    const decode::ProposerFacts& d = found.draft->facts();
     std::printf("drafter        %s\n", found.draft_dir.c_str());
     std::printf("  architecture %s: %s\n", d.architecture.c_str(), shape_text(d.decoder).c_str());
-    if (d.target_layers > 0) features += " of " + std::to_string(d.target_layers);
-    std::printf("  block        %d tokens, mask token %d, features of layers %s\n", d.block_size, d.mask_token,
-                features.c_str());
+    std::string fields;
+    for (const auto& field : d.fields) fields += ", " + field.name + " " + json_of(field).dump();
+    std::printf("  block        %d tokens%s\n", 1 + d.proposals, fields.c_str());
     std::printf("  parameters   %s\n", grouped(model::count(d.params)).c_str());
     print_weights(found.draft_weights);
     std::printf("  fits         %s\n", fits_text(found).c_str());
@@ -355,7 +391,9 @@ void print_text(const Findings& found) {
     std::printf("  %-12s %s of %s, %s\n", name.c_str(), counted(group.pages, "page").c_str(),
                 format_bytes(group.bytes).c_str(), format_bytes(group.pages * group.bytes).c_str());
   }
-  for (const std::string& warning : found.plan->warnings) std::printf("warning        %s\n", warning.c_str());
+  for (const auto& warnings : {found.plan->warnings, found.warnings}) {
+    for (const std::string& warning : warnings) std::printf("warning        %s\n", warning.c_str());
+  }
 }
 
 struct Described {
@@ -375,19 +413,21 @@ Json model_json(const Described& model, const Weights& weights) {
   json["weights"] = weights.dtype_text();
   if (!weights.good()) json["weights_error"] = weights.tensors->error().message;
   if (spec.layers.empty()) return json;  // a drafter without a network
-  if (const size_t linear = spec.delta_layers(); linear > 0) json["linear_attention_layers"] = linear;
+  if (const size_t linear = spec.state_layers(); linear > 0) json["linear_attention_layers"] = linear;
   for (const auto& [what, count] : weights.skipped) json["tensors_not_read"][what] = count;
-  if (const model::Attention* a = spec.first_attention()) {
-    json["heads"] = a->heads;
-    json["kv_heads"] = a->kv_heads;
-    json["head_dim"] = a->head_dim;
+  if (const auto kv = spec.first_kv()) {
+    json["heads"] = kv->heads;
+    json["kv_heads"] = kv->kv_heads;
+    json["head_dim"] = kv->head_dim;
   }
-  if (const auto* dense = std::get_if<model::Dense>(&spec.layers.back().ffn)) json["intermediate_size"] = dense->inner;
-  if (const model::Experts* experts = spec.experts(spec.layers.size() - 1)) {
-    json["experts"] = experts->router.experts;
-    json["experts_per_token"] = experts->router.top_k;
-    json["expert_intermediate_size"] = experts->inner;
-    if (experts->shared_inner > 0) json["shared_expert_intermediate_size"] = experts->shared_inner;
+  const model::FfnFacts ffn = spec.layers.back().ffn_facts();
+  if (ffn.router) {
+    json["experts"] = ffn.router->experts;
+    json["experts_per_token"] = ffn.router->top_k;
+    json["expert_intermediate_size"] = ffn.inner;
+    if (ffn.shared_inner > 0) json["shared_expert_intermediate_size"] = ffn.shared_inner;
+  } else {
+    json["intermediate_size"] = ffn.inner;
   }
   json["vocab_size"] = spec.vocab;
   return json;
@@ -406,15 +446,17 @@ Json json_of(const Findings& found) {
                               found.target_weights);
   json["target"]["max_positions"] = t.max_positions;
   json["target"]["tokenizer"] = found.tokenizer;
+  if (!found.tokenizer_error.empty()) json["target"]["tokenizer_error"] = found.tokenizer_error;
+  json["target"]["eos_token_ids"] = t.eos_ids;
+  json["target"]["tied_embeddings"] = t.decoder.tied_embeddings;
   if (found.plan)
     json["target"]["quantization"] = quantization_json(found.plan->target_numerics, found.plan->target_checkpoint);
   if (found.draft) {
-    const spec::ProposerFacts& d = found.draft->facts();
+    const decode::ProposerFacts& d = found.draft->facts();
     json["draft"] =
         model_json({found.draft_dir, d.architecture, d.decoder, model::count(d.params)}, found.draft_weights);
-    json["draft"]["block_size"] = d.block_size;
-    json["draft"]["mask_token_id"] = d.mask_token;
-    json["draft"]["target_layer_ids"] = d.feature_layers;
+    json["draft"]["block_size"] = 1 + d.proposals;
+    for (const auto& field : d.fields) json["draft"][field.name] = json_of(field);
     if (found.plan)
       json["draft"]["quantization"] = quantization_json(found.plan->draft_numerics, found.plan->draft_checkpoint);
   }
@@ -484,15 +526,10 @@ Result<Json> inspect_models(const InspectCommand& command) {
 
 int run_inspect(const InspectCommand& command, Console* console) {
   const auto found = examine(command);
-  if (!found.ok()) {
-    console->error(found.error().message);
-    return kExitModel;
-  }
+  if (!found.ok()) return console->fail(found.error().message, kExitModel);
   command.json ? print_json(*found) : print_text(*found);
-  if (const Status written = flush_standard_output(); !written.ok()) {
-    console->error(written.error().message);
-    return kExitUsage;
-  }
+  if (const Status written = flush_standard_output(); !written.ok())
+    return console->fail(written.error().message, kExitUsage);
   return found->fits() ? kExitOk : kExitModel;
 }
 

@@ -13,45 +13,47 @@
 
 namespace volley {
 
-// What a piece of an answer adds.
+// The part of a message that a piece of an answer adds.
 struct ChatDelta {
   struct ToolCall {
     int index = 0;
-    std::string id, name;   // of a call's first piece; empty in later ones
-    std::string arguments;  // a piece of their JSON text, as the model wrote it
+    std::string id, name;  // of a call's first piece; empty in later ones
+    // A piece of the arguments' JSON text. All pieces of a call form an object, unless a limit or a stop cut them off.
+    std::string arguments;
   };
   std::string content, reasoning;
   std::vector<ToolCall> tool_calls;  // at most one a call
 };
 
-// Reads one answer from its beginning on. However its text is cut into pieces, the deltas add up to the same. Threads:
-// one at a time.
+// Reads one answer from its beginning on. The sum of the deltas does not depend on how the text is split into pieces.
+// Threads: one at a time.
 class ChatReader {
  public:
   virtual ~ChatReader() = default;
-  // The text and marks of the request's next events, `at` counted in `text`. last: the answer ends here.
-  virtual ChatDelta read(std::string_view text, std::span<const Event::Mark> marks, bool last) = 0;
+  // The text and marks of the request's next events, `at` counted in `text`. finish: how the answer ends here; null:
+  // more follows.
+  virtual ChatDelta read(std::string_view text, std::span<const Event::Mark> marks, const Finish* finish) = 0;
 };
 
 struct ChatPrompt {
-  std::string text;             // for people: `tokens` tell control tokens from what users spell like them
+  std::string text;  // for people: `tokens` distinguish control tokens from users' text that is spelt like them
   std::vector<TokenId> tokens;  // GenerateRequest::prompt
 };
 
 // Threads: any.
 class ChatFormat {
  public:
-  // Asks the engine's chat template. Null: the model's answers are one text. The engine is borrowed.
+  // Chooses by the engine's chat template. Null: the model's answers are one text. The engine is borrowed.
   // kFailedPrecondition names a control token that the vocabulary lacks.
   static Result<std::unique_ptr<ChatFormat>> find(const Engine& engine);
   virtual ~ChatFormat() = default;
 
   // Errors as Engine::render_chat() and encode().
   virtual Result<ChatPrompt> render(const ChatMessages& chat) const = 0;
-  // The tokens that end an answer and belong to the form, not to what was said.
+  // The tokens that end an answer, and are not part of its text.
   virtual std::vector<TokenId> end_tokens() const = 0;
-  // Makes a request out of one whose prompt is set: stop strings count in content, a call ends the answer, and a
-  // grammar (but for kLark and kEbnf) is on the content behind the thoughts. What is returned reads its answer. tools:
+  // Completes a request whose prompt is set: stop strings count in content, a call ends the answer, and a grammar
+  // (except kLark and kEbnf) applies to the content after the thoughts. The returned reader reads its answer. tools:
   // the chat has tools, so the answer may have calls; their ids are call_id_prefix and the call's number.
   virtual std::unique_ptr<ChatReader> prepare(GenerateRequest& request, bool tools,
                                               const std::string& call_id_prefix) const = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -9,13 +10,13 @@
 
 namespace volley {
 
-// What kind of failure it is; one table in serve/ maps each to an HTTP status, one in apps/ to an exit code.
+// The kind of a failure; one table in serve/ maps each to an HTTP status, one in apps/ to an exit code.
 enum class ErrorCode {
   kInvalidArgument,     // the input is wrong: change it
   kNotFound,            // a file, tensor, model or request that does not exist
   kFailedPrecondition,  // two good inputs that do not fit together (a drafter and a target)
-  kResourceExhausted,   // no room: memory, queue, context length
-  kUnimplemented,       // a path that this build does not have
+  kResourceExhausted,   // too little memory, queue or context
+  kUnimplemented,       // not supported by this build
   kDataLoss,            // a file that is damaged
   kCancelled,           // the caller gave up
   kUnavailable,         // shutting down or not ready: the same call may work later
@@ -24,30 +25,15 @@ enum class ErrorCode {
 
 // Upper-case snake name without the k, for logs and JSON: "INVALID_ARGUMENT".
 inline const char* error_code_name(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return "INVALID_ARGUMENT";
-    case ErrorCode::kNotFound:
-      return "NOT_FOUND";
-    case ErrorCode::kFailedPrecondition:
-      return "FAILED_PRECONDITION";
-    case ErrorCode::kResourceExhausted:
-      return "RESOURCE_EXHAUSTED";
-    case ErrorCode::kUnimplemented:
-      return "UNIMPLEMENTED";
-    case ErrorCode::kDataLoss:
-      return "DATA_LOSS";
-    case ErrorCode::kCancelled:
-      return "CANCELLED";
-    case ErrorCode::kUnavailable:
-      return "UNAVAILABLE";
-    case ErrorCode::kInternal:
-      return "INTERNAL";
-  }
-  return "UNKNOWN";
+  // In the order of ErrorCode.
+  constexpr const char* kNames[] = {"INVALID_ARGUMENT",   "NOT_FOUND",     "FAILED_PRECONDITION",
+                                    "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "DATA_LOSS",
+                                    "CANCELLED",          "UNAVAILABLE",   "INTERNAL"};
+  const auto i = static_cast<size_t>(code);
+  return i < std::size(kNames) ? kNames[i] : "UNKNOWN";
 }
 
-// `message` is a sentence that says what is wrong and what to do about it.
+// `message` is a sentence that says what is wrong and how to fix it.
 struct Error {
   ErrorCode code;
   std::string message;
@@ -130,7 +116,7 @@ inline Error internal_error(std::string message) {
 
 }  // namespace volley
 
-// Leaves the enclosing function with the error of `expression`, a Result or Status.
+// Returns the error of `expression`, a Result or Status, from the enclosing function.
 #define VOLLEY_RETURN_IF_ERROR(expression)                        \
   do {                                                            \
     if (auto volley_status = (expression); !volley_status.ok()) { \
@@ -140,7 +126,7 @@ inline Error internal_error(std::string message) {
 
 #define VOLLEY_CONCAT_INNER(a, b) a##b
 #define VOLLEY_CONCAT(a, b) VOLLEY_CONCAT_INNER(a, b)
-// VOLLEY_ASSIGN(auto x, f()): x = the value of f(), or leaves the enclosing function with its error.
+// VOLLEY_ASSIGN(auto x, f()): x = the value of f(), or returns its error from the enclosing function.
 #define VOLLEY_ASSIGN(declaration, expression)                 \
   auto VOLLEY_CONCAT(volley_result_, __LINE__) = (expression); \
   if (!VOLLEY_CONCAT(volley_result_, __LINE__).ok()) {         \

@@ -23,7 +23,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // [-2, 2]; subtracted once for each time the output holds the token
   std::vector<std::pair<TokenId, float>> logit_bias;  // added to logits; [-100, 100]
   std::optional<uint64_t> seed;                       // without one the engine draws one
-  uint32_t choice_index = 0;  // which of the `n` choices of one request this is: another stream of noise
+  uint32_t choice_index = 0;  // which of a request's `n` choices this is: another stream of noise
   int32_t logprobs = -1;      // -1: none; k >= 0: the chosen token's and the k highest of each position (max 20)
 };
 

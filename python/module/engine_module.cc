@@ -11,9 +11,12 @@
 #include <volley/chat.h>
 #include <volley/engine.h>
 
+#include <algorithm>
 #include <stdexcept>
+#include <type_traits>
 
-#include "apps/known_drafters.h"
+#include "apps/cli/known_drafters.h"
+#include "apps/cli/verify_spec.h"
 #include "module/gil.h"
 #include "module/session.h"
 #include "module/warning_log.h"
@@ -65,77 +68,50 @@ std::string describe(nb::handle self) {
   return text + ")";
 }
 
+// A word of the option's, as users write it. std::invalid_argument, which is a ValueError, lists what may be said.
+template <typename T>
+T value_of_word(const EngineOption<T>& option, const std::string& text) {
+  std::string list;
+  for (const auto& word : option.words) {
+    if (word.text == text) return T(word.value);
+    list.append(list.empty() ? "" : ", ").append(word.text);
+  }
+  throw std::invalid_argument(option.field_name + (" is '" + text) + "': it must be one of " + list);
+}
+
+template <typename T>
+void bind_option(nb::class_<EngineOptions>& options, const EngineOption<T>& option) {
+  if constexpr (std::is_same_v<T, std::optional<uint64_t>>) {
+    options.def_rw(option.field_name, option.field, kOptional);
+  } else if constexpr (std::is_same_v<T, VerifyPolicy>) {
+    options.def_prop_rw(
+        option.field_name, [option](const EngineOptions& self) { return apps::verify_name(self.*option.field); },
+        [option](EngineOptions& self, const std::string& text) {
+          const auto policy = apps::parse_verify(text);
+          if (!policy.ok()) throw std::invalid_argument("verify: " + policy.error().message);
+          self.*option.field = *policy;
+        });
+  } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, std::string>) {
+    if (option.words.empty()) {
+      if constexpr (std::is_same_v<T, std::string>) options.def_rw(option.field_name, option.field);
+      return;
+    }
+    options.def_prop_rw(
+        option.field_name,
+        [option](const EngineOptions& self) {
+          const auto same = [&](const auto& word) { return T(word.value) == self.*option.field; };
+          return std::string(std::ranges::find_if(option.words, same)->text);
+        },
+        [option](EngineOptions& self, const std::string& text) { self.*option.field = value_of_word(option, text); });
+  } else {
+    options.def_rw(option.field_name, option.field);
+  }
+}
+
 void bind_options(nb::module_& m) {
-  nb::enum_<ComputeType>(m, "ComputeType")
-      .value("AUTO", ComputeType::kAuto)
-      .value("BFLOAT16", ComputeType::kBFloat16)
-      .value("FLOAT32", ComputeType::kFloat32);
-  nb::enum_<KvCacheType>(m, "KvCacheType")
-      .value("AUTO", KvCacheType::kAuto)
-      .value("BFLOAT16", KvCacheType::kBFloat16)
-      .value("FLOAT32", KvCacheType::kFloat32)
-      .value("FP8", KvCacheType::kFp8);
-  nb::enum_<Speculation>(m, "Speculation").value("DFLASH", Speculation::kOn).value("OFF", Speculation::kOff);
-  nb::class_<VerifyPolicy> verify(m, "VerifyPolicy");
-  nb::enum_<VerifyPolicy::Kind>(verify, "Kind")
-      .value("AUTO", VerifyPolicy::Kind::kAuto)
-      .value("FULL", VerifyPolicy::Kind::kFull)
-      .value("FIXED", VerifyPolicy::Kind::kFixed);
-  verify.def(nb::init<>()).def_rw("kind", &VerifyPolicy::kind).def_rw("tokens", &VerifyPolicy::tokens);
-  nb::enum_<Quantization>(m, "Quantization")
-      .value("NONE", Quantization::kNone)
-      .value("FP8", Quantization::kFp8)
-      .value("INT4", Quantization::kInt4);
-  nb::enum_<DraftQuantization>(m, "DraftQuantization")
-      .value("AUTO", DraftQuantization::kAuto)
-      .value("NONE", DraftQuantization::kNone)
-      .value("FP8", DraftQuantization::kFp8);
-  nb::enum_<DraftWindowMask>(m, "DraftWindowMask")
-      .value("AUTO", DraftWindowMask::kAuto)
-      .value("CAUSAL", DraftWindowMask::kCausal)
-      .value("BIDIRECTIONAL", DraftWindowMask::kBidirectional);
-  nb::class_<EngineOptions>(m, "EngineOptions")
-      .def(nb::init<>())
-      .def_rw("model_dir", &EngineOptions::model_dir)
-      .def_rw("draft_dir", &EngineOptions::draft_dir)
-      .def_rw("device", &EngineOptions::device)
-      .def_rw("dtype", &EngineOptions::dtype)
-      .def_rw("kv_cache_dtype", &EngineOptions::kv_cache_dtype)
-      .def_rw("attention_backend", &EngineOptions::attention_backend)
-      .def_rw("draft_attention_backend", &EngineOptions::draft_attention_backend)
-      .def_rw("threads", &EngineOptions::threads)
-      .def_rw("tensor_parallel_size", &EngineOptions::tensor_parallel_size)
-      .def_rw("tensor_parallel_parts", &EngineOptions::tensor_parallel_parts)
-      .def_rw("enable_expert_parallel", &EngineOptions::enable_expert_parallel)
-      .def_rw("data_parallel_size", &EngineOptions::data_parallel_size)
-      .def_rw("speculation", &EngineOptions::speculation)
-      .def_rw("block_size", &EngineOptions::block_size)
-      .def_rw("quantization", &EngineOptions::quantization)
-      .def_rw("draft_quantization", &EngineOptions::draft_quantization)
-      .def_rw("draft_window", &EngineOptions::draft_window)
-      .def_rw("draft_window_mask", &EngineOptions::draft_window_mask)
-      .def_rw("page_size", &EngineOptions::page_size)
-      .def_rw("kv_pages", &EngineOptions::kv_pages)
-      .def_rw("kv_memory_bytes", &EngineOptions::kv_memory_bytes)
-      .def_rw("memory_fraction", &EngineOptions::memory_fraction)
-      .def_rw("max_num_seqs", &EngineOptions::max_num_seqs)
-      .def_rw("max_num_batched_tokens", &EngineOptions::max_num_batched_tokens)
-      .def_rw("prefill_chunk", &EngineOptions::prefill_chunk)
-      .def_rw("target_step_ms", &EngineOptions::target_step_ms)
-      .def_rw("max_model_len", &EngineOptions::max_model_len)
-      .def_rw("max_queue", &EngineOptions::max_queue)
-      .def_rw("prefix_cache", &EngineOptions::prefix_cache)
-      .def_rw("state_snapshot_tokens", &EngineOptions::state_snapshot_tokens)
-      .def_rw("state_snapshot_memory_bytes", &EngineOptions::state_snapshot_memory_bytes)
-      .def_rw("mmap", &EngineOptions::mmap)
-      .def_rw("grammar_mask_timeout_ms", &EngineOptions::grammar_mask_timeout_ms)
-      .def_rw("grammar_compile_timeout_ms", &EngineOptions::grammar_compile_timeout_ms)
-      .def_rw("grammar_memory_bytes", &EngineOptions::grammar_memory_bytes)
-      .def_rw("step_timeout_s", &EngineOptions::step_timeout_s)
-      .def_rw("graphs", &EngineOptions::graphs)
-      .def_rw("verify", &EngineOptions::verify)
-      .def_rw("cost_cache_dir", &EngineOptions::cost_cache_dir)
-      .def_rw("dummy_weights", &EngineOptions::dummy_weights, kOptional);
+  nb::class_<EngineOptions> options(m, "EngineOptions");
+  options.def(nb::init<>());
+  for_each_option([&](const auto& option) { bind_option(options, option); });
   nb::class_<WarningLog>(m, "WarningLog")
       .def(nb::init<>())
       .def("attach", &WarningLog::attach, "options"_a)
@@ -351,7 +327,10 @@ void bind_chat(nb::module_& m) {
       .def_ro("tool_calls", &ChatDelta::tool_calls);
   nb::class_<ChatReader>(m, "ChatReader")
       .def(
-          "read", [](ChatReader& reader, const Completion& c) { return reader.read(c.text, c.marks, c.ended); },
+          "read",
+          [](ChatReader& reader, const Completion& c) {
+            return reader.read(c.text, c.marks, c.ended ? &c.finish : nullptr);
+          },
           "piece"_a);
   nb::class_<ChatPrompt>(m, "ChatPrompt").def_ro("text", &ChatPrompt::text).def_ro("tokens", &ChatPrompt::tokens);
   nb::class_<ChatFormat>(m, "ChatFormat")

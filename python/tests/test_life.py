@@ -28,14 +28,14 @@ def _eventually(condition: Callable[[], bool]) -> bool:
 
 
 def test_errors_carry_the_engines_sentence(llm: LLM) -> None:
-    with pytest.raises(InvalidArgumentError, match="temperature") as caught:
-        llm.generate("x", SamplingParams(temperature=-1))
+    with pytest.raises(InvalidArgumentError, match="logit_bias") as caught:
+        llm.generate("x", SamplingParams(logit_bias={99999: 1.0}))
     assert caught.value.code == "INVALID_ARGUMENT"
     assert isinstance(caught.value, ValueError) and isinstance(caught.value, VolleyError)
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (type(copy), str(copy), copy.code) == (InvalidArgumentError, str(caught.value), "INVALID_ARGUMENT")
     with pytest.raises(InvalidArgumentError, match="prompt 1: "):
-        llm.generate(["x", "y"], [SamplingParams(), SamplingParams(top_p=2)])
+        llm.generate(["x", "y"], [SamplingParams(), SamplingParams(logit_bias={99999: 1.0})])
     with pytest.raises(VolleyError):
         llm.generate([[10**7]], SamplingParams())
     with pytest.raises(ValueError, match="2 sampling_params for 1 prompts"):

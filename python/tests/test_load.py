@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 import volley
-from volley import LLM, InvalidArgumentError, NotFoundError, SamplingParams, StructuredOutputsParams
+from volley import LLM, InvalidArgumentError, NotFoundError, SamplingParams, StructuredOutputsParams, _engine
 
 MODELS = Path(volley.__file__).parent / "share" / "volley" / "models"
 SHORT = SamplingParams(temperature=0, max_tokens=4)
@@ -76,3 +77,10 @@ def test_warnings_are_pythons(tmp_path: Path) -> None:
     with LLM(MODELS / "pocket", tmp_path / "drafter", verify=2, max_num_seqs=8) as llm:
         with pytest.warns(UserWarning, match="drafter is of no use"):
             llm.generate([f"Count from {i}" for i in range(8)], long)
+
+
+def test_every_parameter_of_the_engine_is_one_of_its_options() -> None:
+    ours = {"model", "draft", "enable_prefix_caching", "cost_cache", "seed", "download_dir", "vllm"}
+    options = _engine.EngineOptions()
+    names = [name for name in inspect.signature(LLM).parameters if name not in ours]
+    assert [name for name in names if not hasattr(options, name)] == []

@@ -122,8 +122,8 @@ def test_several_answers_an_error_and_an_abort() -> None:
             last = output
         assert last.finished and last.request_id == "three"
         assert len({answer.text for answer in last.outputs}) == 3
-        with pytest.raises(InvalidArgumentError, match="temperature"):
-            async for _ in engine.generate("x", SamplingParams(temperature=-1)):
+        with pytest.raises(InvalidArgumentError, match="logit_bias"):
+            async for _ in engine.generate("x", SamplingParams(logit_bias={99999: 1.0})):
                 pass
 
         begun = asyncio.Event()

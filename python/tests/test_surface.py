@@ -63,6 +63,66 @@ def test_what_is_not_supported_is_refused_by_name(field: str, value: Any) -> Non
         SamplingParams(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("temperature", -1), ("temperature", float("nan")), ("temperature", "hot"), ("temperature", None), ("top_p", 0),
+     ("top_p", 1.5), ("top_k", -2), ("top_k", 0.5), ("min_p", -0.1), ("min_p", 2), ("repetition_penalty", 0),
+     ("repetition_penalty", float("inf")), ("presence_penalty", -3), ("frequency_penalty", 2.1), ("n", 0), ("n", True),
+     ("n", 1.0), ("max_tokens", 0), ("max_tokens", "many"), ("min_tokens", -1), ("min_tokens", 17), ("seed", 1.5),
+     ("seed", -(2**63) - 1), ("logprobs", 21), ("prompt_logprobs", 21), ("stop", ""), ("stop", ["a", ""]), ("stop", 5),
+     ("stop", [5]), ("stop_token_ids", [-1]), ("stop_token_ids", ["a"]), ("stop_token_ids", 3), ("bad_words", "word"),
+     ("bad_words", [""]), ("allowed_token_ids", []), ("allowed_token_ids", [1.5]), ("logit_bias", {1: 101}),
+     ("logit_bias", {"1": 1}), ("logit_bias", [1]), ("thinking_token_budget", -1), ("ignore_eos", "no"),
+     ("detokenize", 1), ("speculation", None), ("output_kind", "delta"), ("repetition_detection", {}),
+     ("truncate_prompt_tokens", -2)],
+)
+def test_a_value_that_cannot_be_is_refused_when_made(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{field}"):
+        SamplingParams(**{field: value})
+
+
+def test_every_field_is_checked_where_it_has_bounds() -> None:
+    """One that is added without a check would be found out by the engine, requests later."""
+    unchecked = {field.name for field in dataclasses.fields(SamplingParams)}
+    for field in list(unchecked):
+        wrong: dict[str, Any] = {field: object()}
+        try:
+            SamplingParams(**wrong)
+        except (TypeError, ValueError) as error:
+            assert field in str(error)
+            unchecked.discard(field)
+    assert not unchecked
+
+
+def test_values_at_the_bounds_are_taken() -> None:
+    whole = SamplingParams(temperature=0, top_p=1, top_k=-1, min_p=1, repetition_penalty=100, presence_penalty=-2,
+                           frequency_penalty=2, seed=-(2**63), max_tokens=None, min_tokens=5, logprobs=20, stop=["a"],
+                           stop_token_ids=(1, 2), bad_words=["a"], logit_bias={1: -100}, truncate_prompt_tokens=-1)
+    assert dataclasses.replace(whole, seed=2**64 - 1).min_tokens == 5
+    assert SamplingParams(stop=None, stop_token_ids=None, logit_bias=None, seed=-1) == SamplingParams(seed=-1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [({}, "exactly one"), ({"regex": "a", "json_object": True}, "exactly one"), ({"json_object": False}, "exactly one"),
+     ({"json": "{"}, "json is no JSON schema"), ({"json": 5}, "json is a int"), ({"choice": []}, "choice is empty"),
+     ({"choice": "ab"}, "choice is 'ab'"), ({"choice": [""]}, "choice holds an empty"), ({"regex": 5}, "regex is 5")],
+)
+def test_structures_are_refused_when_made(fields: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        StructuredOutputsParams(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [({"max_pattern_size": 3}, "min_count"), ({"max_pattern_size": -1}, "max_pattern_size"),
+     ({"max_pattern_size": 1, "min_pattern_size": 2, "min_count": 2}, "min_pattern_size")],
+)
+def test_repetition_rules_are_refused_when_made(fields: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        RepetitionDetectionParams(**fields)
+
+
 def test_negative_seeds(llm: LLM) -> None:
     def hot(seed: int) -> SamplingParams:
         return SamplingParams(temperature=10, ignore_eos=True, seed=seed)

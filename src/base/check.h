@@ -1,5 +1,5 @@
-// CHECK is for our own bugs: it prints the condition with its values and aborts, in every build. What a user can cause
-// is a Result instead.
+// CHECK is for our own bugs: it prints the condition with its values and aborts, in every build. Errors that a user can
+// cause are a Result instead.
 #pragma once
 
 #include <sstream>

@@ -7,6 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/file.h"
+#include "base/text.h"
+
 namespace volley {
 namespace {
 
@@ -23,11 +26,21 @@ std::string folder_of(const char* variable, const char* below_home) {
   return home != nullptr && *home == '/' ? std::string(home) + below_home : "";
 }
 
+bool is_on(const char* name) {
+  const std::string value = variable(name).value_or("");
+  return !value.empty() && value != "0" && value != "false";
+}
+
+std::string hf_home() {
+  if (const std::string home = variable("HF_HOME").value_or(""); !home.empty()) return home;
+  const std::string cache = env_cache_home();
+  return cache.empty() ? "" : cache + "/huggingface";
+}
+
 }  // namespace
 
 bool env_disable_bf16() {
-  const char* value = std::getenv("VOLLEY_DISABLE_BF16");
-  return value != nullptr && std::string_view(value) != "" && std::string_view(value) != "0";
+  return is_on("VOLLEY_DISABLE_BF16");
 }
 
 bool env_no_color() {
@@ -40,10 +53,29 @@ std::string env_cache_home() {
 }
 
 std::string env_hf_hub_cache() {
-  if (const char* cache = std::getenv("HF_HUB_CACHE"); cache != nullptr && *cache != '\0') return cache;
-  if (const char* home = std::getenv("HF_HOME"); home != nullptr && *home != '\0') return std::string(home) + "/hub";
-  const std::string cache = env_cache_home();
-  return cache.empty() ? "" : cache + "/huggingface/hub";
+  if (const std::string cache = variable("HF_HUB_CACHE").value_or(""); !cache.empty()) return cache;
+  const std::string home = hf_home();
+  return home.empty() ? "" : home + "/hub";
+}
+
+std::string env_hf_endpoint() {
+  std::string endpoint = variable("HF_ENDPOINT").value_or("");
+  while (endpoint.ends_with('/')) endpoint.pop_back();
+  return endpoint.empty() ? "https://huggingface.co" : endpoint;
+}
+
+std::string env_hf_token() {
+  std::string token = variable("HF_TOKEN").value_or("");
+  if (token.empty()) {
+    constexpr size_t kMaxTokenBytes = 4096;
+    const auto kept = read_file(variable("HF_TOKEN_PATH").value_or(hf_home() + "/token"), kMaxTokenBytes);
+    if (kept.ok()) token = *kept;
+  }
+  return std::string(trim(token));
+}
+
+bool env_hf_hub_offline() {
+  return is_on("HF_HUB_OFFLINE");
 }
 
 std::string env_state_home() {

@@ -61,7 +61,7 @@ Result<std::string> read_file(const std::string& path, size_t max_bytes) {
   const Error too_large =
       invalid_argument(path + " has more than " + std::to_string(max_bytes) + " bytes, the most that are read.");
   if (file.bytes > max_bytes) return too_large;
-  // The size may be wrong all the same: files under /proc say 0, and another process may be writing.
+  // The reported size may be wrong: files under /proc report 0, and another process may be writing.
   std::string contents;
   for (size_t room = file.bytes + 1;; room = std::min(room * 2, max_bytes + 1)) {
     contents.resize(room);
@@ -74,9 +74,15 @@ Result<std::string> read_file(const std::string& path, size_t max_bytes) {
   }
 }
 
+Status refuse_lfs_pointer(std::string_view begin, const std::string& path) {
+  if (!begin.starts_with("version https://git-lfs.github.com/spec/")) return {};
+  return data_loss(path + " is a Git LFS pointer, which stands for the file: run `git lfs pull` in its folder, or " +
+                   "download the file itself.");
+}
+
 Error write_error(const std::string& where) {
   const int code = errno;
-  // The error of a write that was not the last one: its number is lost.
+  // The error of an earlier write, whose errno is lost.
   const std::string reason = code != 0 ? std::strerror(code) : "an earlier write did not go through";
   const bool full = code == ENOSPC || code == EDQUOT;
   return data_loss("Writing to " + where + " failed: " + reason + (full ? ". Free some space and run again." : "."));

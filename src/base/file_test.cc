@@ -1,4 +1,4 @@
-// Protects: a path that a user names can be anything, and none of it makes the program wait, fill the memory or crash.
+// Protects: whatever a user's path points to, the program does not hang, fill the memory or crash.
 #include "base/file.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ TEST_F(ReadFile, GivesWhatIsThereUpToTheLimit) {
   EXPECT_EQ(*read_file(path_, 0), "");
 }
 
-// Files of the kernel have contents and a size of 0.
+// Files of the kernel have contents although their size is 0.
 TEST_F(ReadFile, DoesNotTrustTheSize) {
   EXPECT_THAT(*read_file("/proc/self/status", 1 << 20), HasSubstr("Name:"));
   EXPECT_FALSE(read_file("/proc/self/status", 10).ok());
@@ -56,7 +56,7 @@ TEST_F(ReadFile, MissingAndForbiddenFilesAreToldApart) {
   write("a");
   ASSERT_EQ(chmod(path_.c_str(), 0), 0);
   const bool root = geteuid() == 0;
-  ASSERT_TRUE(!root || seteuid(65534) == 0);  // for root nothing is forbidden
+  ASSERT_TRUE(!root || seteuid(65534) == 0);  // root may read every file
   const auto forbidden = read_file(path_, 100);
   ASSERT_TRUE(!root || seteuid(0) == 0);
   ASSERT_FALSE(forbidden.ok());

@@ -1,4 +1,4 @@
-// For functions whose one source serves host and device; to a compiler of C++ alone the macros are nothing.
+// For functions whose one source serves host and device; for a plain C++ compiler the macros are empty.
 #pragma once
 
 #ifdef __CUDACC__

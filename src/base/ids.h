@@ -1,5 +1,5 @@
-// Numbers that must not be mixed up, each a type of its own. All are one int32 wide, so that an array of them is an
-// array of int32 for a kernel.
+// Numbers that must not be mixed up, each a type of its own. Each is one int32, so an array of them is an array of
+// int32 for a kernel.
 #pragma once
 
 #include <compare>
@@ -23,8 +23,8 @@ struct TypedInt {
 using SlotId = TypedInt<struct SlotTag>;  // a running request's row of the device state
 using PageId = TypedInt<struct PageTag>;  // a page of a cache group
 
-// The three numbers that "the position of a token" can mean. They agree for text (ops/step maps one to the others);
-// multimodal RoPE and windowed caches tell them apart.
+// Three numbers that "the position of a token" can mean. They agree for text (ops/step converts them); multimodal RoPE
+// and windowed caches tell them apart.
 using SequenceIndex = TypedInt<struct SequenceIndexTag>;  // index of a token in its request: prompt, then output
 using RopePosition = TypedInt<struct RopePositionTag>;    // angle of the rotary embedding
 using CachePosition = TypedInt<struct CachePositionTag>;  // where its K and V lie: page = position / page_size

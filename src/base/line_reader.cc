@@ -47,7 +47,7 @@ LineReader::~LineReader() {
 bool LineReader::take_line(Line* line) {
   const size_t newline = buffer_.find('\n', scanned_);
   if (newline == std::string::npos) {
-    // What was handed out is dropped here, once for each read: at every line it would be quadratic.
+    // Returned lines are dropped here, once a read: after every line, the total time would be quadratic.
     buffer_.erase(0, begin_);
     begin_ = 0;
     if (buffer_.size() > max_line_bytes_) {
@@ -63,7 +63,7 @@ bool LineReader::take_line(Line* line) {
   return true;
 }
 
-// What follows the last newline. REQUIRES: take_line() found none.
+// Takes the text after the last newline. REQUIRES: take_line() found no line.
 Result<LineReader::State> LineReader::last_line(Line* line) {
   if (buffer_.empty() && !skipping_) return State::kEnd;
   hand_out(buffer_.size(), line);
@@ -79,7 +79,7 @@ void LineReader::hand_out(size_t bytes, Line* line) {
   line->text = line->too_long ? std::string() : buffer_.substr(begin_, bytes);
 }
 
-// REQUIRES: begin_ is behind the line.
+// REQUIRES: begin_ is after the line.
 void LineReader::count_bytes(Line* line) {
   const int64_t end = bytes_read_ - static_cast<int64_t>(buffer_.size() - begin_);
   line->bytes = end - std::exchange(line_begin_, end);

@@ -20,13 +20,13 @@ class LineReader {
 
   struct Line {
     int64_t number = 0;  // from 1
-    int64_t bytes = 0;   // that it takes in the file, newline included
+    int64_t bytes = 0;   // bytes of the file that it takes, newline included
     std::string text;    // without the newline; empty if too_long
     bool too_long = false;
   };
   enum class State { kLine, kNotYet, kEnd };
-  // The next line; kNotYet when the writer of a pipe has not sent a whole one within `wait_ms`. An error of the device
-  // is kDataLoss.
+  // The next line; kNotYet if the writer of a pipe has sent no whole line within `wait_ms`. kDataLoss: the device
+  // fails.
   Result<State> next(Line* line, int wait_ms);
 
   // Bytes of a regular file; 0 for pipes.
@@ -44,12 +44,12 @@ class LineReader {
   size_t max_line_bytes_;
   int64_t size_;  // of a regular file, else 0
   int64_t bytes_read_ = 0;
-  int64_t line_begin_ = 0;  // in the file: of the next line
+  int64_t line_begin_ = 0;  // of the next line in the file
   int64_t number_ = 0;
   std::string buffer_;
-  size_t begin_ = 0;       // of buffer_, handed out already
-  size_t scanned_ = 0;     // of buffer_, from begin_ on: known to hold no newline
-  bool skipping_ = false;  // inside a line that is too long
+  size_t begin_ = 0;       // bytes of buffer_ already returned
+  size_t scanned_ = 0;     // bytes from begin_ on that contain no newline
+  bool skipping_ = false;  // skipping a line that is too long
   bool end_ = false;
 };
 

@@ -15,8 +15,8 @@ VOLLEY_HOST_DEVICE constexpr uint64_t mix_bits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// What SplitMix64 adds to its state before each number: mix_bits(seed + i * kSplitMixStep), i = 1, 2, … are its
-// numbers.
+// The constant that SplitMix64 adds to its state before each number: mix_bits(seed + i * kSplitMixStep), i = 1, 2, …
+// are its numbers.
 inline constexpr uint64_t kSplitMixStep = 0x9e3779b97f4a7c15u;
 
 }  // namespace volley

@@ -1,5 +1,5 @@
-// Whether a sanitizer watches this program. Sanitizers slow loops down some twenty times and look for other things than
-// statistics do: under them long tests take a part of their cases.
+// Whether a sanitizer watches this program. Sanitizers slow loops down about twenty times and do not look for
+// statistical errors, so long tests run only a part of their cases under them.
 #pragma once
 
 namespace volley {

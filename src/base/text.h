@@ -1,11 +1,11 @@
-// Text without a meaning of its own.
+// Operations on any text.
 #pragma once
 
 #include <string_view>
 
 namespace volley {
 
-// `text` without the spaces, tabs and line ends around it: a part of it, which must outlive the result.
+// `text` without spaces, tabs and line ends at both ends: a view of `text`, which must outlive the result.
 inline std::string_view trim(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r\n";
   const size_t begin = text.find_first_not_of(kSpace);

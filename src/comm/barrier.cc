@@ -9,8 +9,8 @@ uint32_t turn_of(uint32_t state) {
   return state & ~(kAborted | (kTurn - 1));
 }
 
-// Ranks come within microseconds of one another where each has its cores. Where they share one, spinning keeps the
-// others from coming, so it soon sleeps.
+// With a core each, ranks arrive within microseconds of one another. Where ranks share a core, spinning keeps the
+// others from arriving, so the thread soon sleeps.
 constexpr int kSpins = 200;
 
 }  // namespace
@@ -36,7 +36,7 @@ bool Barrier::wait() {
   for (int i = 0; i < kSpins && waiting(); ++i) {
   }
   while (waiting()) state_.wait(state, std::memory_order_acquire);
-  return turn_of(state) != turn;  // all had come, even if somebody aborted right after that
+  return turn_of(state) != turn;  // all had arrived, even if a thread aborted right after that
 }
 
 void Barrier::abort(int who) {

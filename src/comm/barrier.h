@@ -1,4 +1,4 @@
-// Where the threads of a group wait for one another.
+// A barrier for the threads of a group.
 #pragma once
 
 #include <atomic>
@@ -6,23 +6,23 @@
 
 namespace volley::comm {
 
-// Threads: wait() by `threads` threads, each as often as the others; abort() from any.
+// Threads: wait() by `threads` threads, each equally often; abort() from any.
 class Barrier {
  public:
   explicit Barrier(int threads) : threads_(static_cast<uint32_t>(threads)) {}
 
-  // Until all have come; what they wrote before it is seen after it. False, to all of them: abort() was called before
-  // all had come.
+  // Blocks until all threads call wait(); each then sees what the others wrote before. Returns false on all of them if
+  // abort() came first.
   bool wait();
-  // Waits that are not over end, and later ones do not begin. `who` is kept of the first call.
+  // Ends the waits under way and all later ones. The `who` of the first call is kept.
   void abort(int who);
-  // Who aborted; -1: nobody so far.
+  // The `who` of the first abort(); -1 before that.
   int aborted_by() const { return who_.load(std::memory_order_acquire); }
 
  private:
   const uint32_t threads_;
-  // How many have come (the lower 16 bits), how often all have (15 bits, which may wrap around), and whether it was
-  // aborted. One word, so that of an abort and the last one's coming only one can be first.
+  // Waiting threads (the lower 16 bits), how often all have arrived (15 bits, which may wrap around), and whether the
+  // barrier was aborted. One word, so that either an abort or the last thread's arrival is first.
   alignas(64) std::atomic<uint32_t> state_{0};
   std::atomic<int> who_{-1};
 };

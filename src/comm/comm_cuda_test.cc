@@ -1,5 +1,5 @@
-// Protects the same as comm_test.cc does, of groups on GPUs: bits are those of the CPU's group; calls of any sizes, one
-// after the other and in recorded graphs, stay apart whatever the ranks' pace; nobody waits for a rank that is gone.
+// Protects the same as comm_test.cc does, of groups on GPUs: bits are those of the CPU's group; calls of any sizes, in
+// sequence and in recorded graphs, do not mix at any pace of the ranks; no rank waits for one that is gone.
 //
 // Where there are fewer GPUs than ranks, all ranks are on the first one, each with a stream of its own. Skipped without
 // a GPU. Groups over NCCL need a GPU for each rank, and are skipped without them, or without NCCL. Threads stand for
@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "base/environment.h"
+#include "base/threads_for_test.h"
 #include "comm/comm.h"
 #include "comm/nccl_layout.h"
 #include "comm/peer_layout.h"
@@ -57,8 +58,8 @@ bool has_gpu() {
 
 constexpr int64_t kMemory = int64_t{448} << 20, kHostMemory = int64_t{64} << 20;
 
-// A rank: its part of a group, a device, and memory of both kinds that is there before anybody waits for anybody: some
-// calls that take memory wait for all work of a GPU.
+// A rank: its part of a group, a device, and memory of both kinds. All memory is allocated before any rank waits for
+// another, because some allocations wait for all work of a GPU.
 struct Rank {
   Communicator& comm;
   Device& device;
@@ -95,18 +96,14 @@ Group make_nccl_group_of_two(const std::vector<int>& gpus, const CudaGroupOption
   auto ends = connected();
   const auto ranks = static_cast<int>(gpus.size()), half = ranks / 2;
   Group groups[2];
-  std::vector<std::thread> threads;
-  for (int node = 0; node < 2; ++node) {
-    threads.emplace_back([&, node] {
-      std::vector<NodeLink> links;
-      links.push_back({std::move(ends[static_cast<size_t>(node)]), (1 - node) * half, half});
-      const std::vector<int> mine(gpus.begin() + node * half, gpus.begin() + (node + 1) * half);
-      auto made = make_nccl_group(ranks, node * half, mine, std::move(links), options);
-      VOLLEY_CHECK_MSG(made.ok(), made.error().message);
-      groups[node] = std::move(*made);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(2, [&](int node) {
+    std::vector<NodeLink> links;
+    links.push_back({std::move(ends[static_cast<size_t>(node)]), (1 - node) * half, half});
+    const std::vector<int> mine(gpus.begin() + node * half, gpus.begin() + (node + 1) * half);
+    auto made = make_nccl_group(ranks, node * half, mine, std::move(links), options);
+    VOLLEY_CHECK_MSG(made.ok(), made.error().message);
+    groups[node] = std::move(*made);
+  });
   for (auto& communicator : groups[1]) groups[0].push_back(std::move(communicator));
   return std::move(groups[0]);
 }
@@ -121,15 +118,11 @@ Group make_group_of(Kind kind, const std::vector<int>& gpus, const CudaGroupOpti
 
 // On a thread for each rank, as they wait for one another there.
 void prepare_all(Group& group, const std::vector<std::unique_ptr<Device>>& devices) {
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < group.size(); ++i) {
-    threads.emplace_back([&, i] {
-      devices[i]->attach_thread();
-      const Status prepared = group[i]->prepare(*devices[i]);
-      VOLLEY_CHECK_MSG(prepared.ok(), prepared.error().message);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(group.size(), [&](size_t i) {
+    devices[i]->attach_thread();
+    const Status prepared = group[i]->prepare(*devices[i]);
+    VOLLEY_CHECK_MSG(prepared.ok(), prepared.error().message);
+  });
 }
 
 class Ranks {
@@ -146,24 +139,20 @@ class Ranks {
   }
   ~Ranks() { group_.clear(); }  // before the devices
 
-  // body on a thread for each rank, with all memory free. Who fails leaves nobody waiting.
+  // Runs body on a thread for each rank, with all memory free. A rank that fails leaves no other waiting.
   void run(const std::function<void(const Rank&)>& body) {
-    std::vector<std::thread> threads;
-    for (size_t i = 0; i < group_.size(); ++i) {
-      threads.emplace_back([&, i] {
-        devices_[i]->attach_thread();
-        memory_[i]->release(0);
-        try {
-          body({*group_[i], *devices_[i], *memory_[i], static_cast<float*>(host_[i].data())});
-          if (::testing::Test::HasFatalFailure()) group_[i]->abort();
-          devices_[i]->synchronize();
-        } catch (const DeviceFault& fault) {
-          ADD_FAILURE() << "rank " << i << ": " << fault.what();
-          group_[i]->abort();
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    on_threads(group_.size(), [&](size_t i) {
+      devices_[i]->attach_thread();
+      memory_[i]->release(0);
+      try {
+        body({*group_[i], *devices_[i], *memory_[i], static_cast<float*>(host_[i].data())});
+        if (::testing::Test::HasFatalFailure()) group_[i]->abort();
+        devices_[i]->synchronize();
+      } catch (const DeviceFault& fault) {
+        ADD_FAILURE() << "rank " << i << ": " << fault.what();
+        group_[i]->abort();
+      }
+    });
   }
 
  private:
@@ -181,22 +170,18 @@ std::vector<float> normals(int64_t n, uint32_t seed) {
   return values;
 }
 
-// What the CPU's group makes of it on every rank.
+// The result of the CPU's group, which every rank must match.
 std::vector<float> sum_on_cpu(const std::vector<std::vector<float>>& partials, const std::vector<float>& x) {
   const auto ranks = static_cast<int>(partials.size());
   auto group = make_cpu_group(ranks);
   std::vector<std::vector<float>> results(partials.size(), x);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      auto device = make_cpu_device(1);
-      std::vector<float> partial = partials[static_cast<size_t>(r)];
-      const auto n = std::ssize(x);
-      group[static_cast<size_t>(r)]->add_sum((*device)->stream(), {partial.data(), DType::kF32, {n}},
-                                             {results[static_cast<size_t>(r)].data(), DType::kF32, {n}});
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(ranks, [&](int r) {
+    auto device = make_cpu_device(1);
+    std::vector<float> partial = partials[static_cast<size_t>(r)];
+    const auto n = std::ssize(x);
+    group[static_cast<size_t>(r)]->add_sum((*device)->stream(), {partial.data(), DType::kF32, {n}},
+                                           {results[static_cast<size_t>(r)].data(), DType::kF32, {n}});
+  });
   for (const auto& result : results) EXPECT_EQ(result, results[0]);
   return results[0];
 }
@@ -205,14 +190,14 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
 }
 
-// How many ranks, from how many bytes on sums are made in parts, and over what.
+// The number of ranks, the bytes from which sums are made in parts, and the transport.
 struct Case {
   int ranks;
   int64_t in_parts_bytes;
   Kind kind = Kind::kPeers;
 };
 
-// Why these ranks cannot be here; empty: they can.
+// The reason why these ranks cannot run here; empty if they can.
 std::string missing(const Case& of) {
   if (!has_gpu()) return "needs a GPU";
   if (of.kind == Kind::kPeers) return "";
@@ -233,7 +218,7 @@ class CudaGroup : public ::testing::TestWithParam<Case> {
     }
     all_->run(body);
   }
-  // Who `rank` says is gone when `gone` is: of another process it knows the first rank.
+  // The rank that `rank` reports as gone when `gone` is: for another process, its first rank.
   int gone_for(int rank, int gone) const {
     if (GetParam().kind != Kind::kNcclOfTwo) return gone;
     const int half = ranks() / 2;
@@ -257,7 +242,7 @@ TEST_P(CudaGroup, SumsHaveTheBitsOfTheCpusOnAllRanks) {
     for (int r = 0; r < ranks(); ++r) partials.push_back(normals(rows * n, static_cast<uint32_t>(100 * s + r)));
     const std::vector<float> x = normals(rows * n, static_cast<uint32_t>(100 * s + 99));
     const std::vector<float> want = sum_on_cpu(partials, x);
-    // In fp64: whatever the order, the rounding of each addition is at most half a unit in the last place.
+    // The bound, in fp64: in any order, each addition rounds by at most half a unit in the last place.
     for (size_t i = 0; i < want.size(); ++i) {
       double exact = x[i], size = std::abs(double{x[i]});
       for (const auto& partial : partials) {
@@ -278,7 +263,7 @@ TEST_P(CudaGroup, SumsHaveTheBitsOfTheCpusOnAllRanks) {
   }
 }
 
-// One kernel has the bits of two: of the sum, of the norm in every type, and of the copy; for rows of one kernel and of
+// One kernel for sum and norm has the bits of two: sum, norm in every type, and copy; for rows of one kernel and of
 // more, and between other sums.
 TEST_P(CudaGroup, ASumAndItsNormAreThoseOfTwoKernels) {
   struct Shape {
@@ -298,7 +283,7 @@ TEST_P(CudaGroup, ASumAndItsNormAreThoseOfTwoKernels) {
   const bool share = !examine_cuda_device(ranks() - 1).ok();
   for (size_t s = 0; s < shapes.size(); ++s) {
     const auto [rows, n] = shapes[s];
-    // Norms that are there early would take the room of sums that others wait for.
+    // Norm kernels that start early would take the room of sums that other ranks wait for.
     if (share && rows * ranks() > 128) continue;
     run([&, rows = rows, n = n](const Rank& rank) {
       const auto seed = static_cast<uint32_t>(100 * s);
@@ -334,7 +319,7 @@ TEST_P(CudaGroup, ASumAndItsNormAreThoseOfTwoKernels) {
             const std::vector<float> values = floats(view);
             all.insert(all.end(), values.begin(), values.end());
           }
-          // Scales in groups are more than rows: those of rows that do not exist are nobody's.
+          // Groups have more scales than there are rows; the padding scales belong to no row.
           if (type.dtype == DType::kF8E4M3 && rows > 0) {
             const std::vector<float> scales = floats(norm.y.scales);
             const int64_t stride = type.in_groups ? norm.y.scales.dim(1) : rows;
@@ -350,7 +335,7 @@ TEST_P(CudaGroup, ASumAndItsNormAreThoseOfTwoKernels) {
   }
 }
 
-// A rank's product, and what it is added to.
+// A rank's product, and the tensor that it is added to.
 struct Products {
   static constexpr int kInputs = 5, kTurns = 15;  // other inputs each time a mailbox is used again
 
@@ -421,19 +406,20 @@ TEST_P(CudaGroup, ProductsThatSendMakeTheSameSums) {
   struct Shape {
     int64_t n, k;
   };
-  // One slice of k and two. On a GPU in common all ranks' products, and those that are there early, must have room.
+  // One slice of k and two. On a shared GPU, all ranks' products and the norm kernels that start early must fit at
+  // once.
   const std::vector<Shape> shapes =
       share ? std::vector<Shape>{{256, 1024}, {256, 512}} : std::vector<Shape>{{4096, 2048}, {2048, 512}};
   for (const auto& [n, k] : shapes) {
     for (const int64_t rows : {1, 8, 16, 33, 64, 96, 128}) {
       if (share && rows * ranks() > 128) continue;
       std::vector<std::unique_ptr<Products>> all(static_cast<size_t>(ranks()));
-      run([&, n = n, k = k](const Rank& rank) {  // before anybody waits for anybody: it takes memory
+      run([&, n = n, k = k](const Rank& rank) {  // before any rank waits for another: this allocates memory
         auto& products = all[static_cast<size_t>(rank.comm.rank())];
         products = std::make_unique<Products>(rank, rows, n, k);
         products->graph = rank.device.record([&] { products->enqueue(rank, [](int) { return true; }); });
         ASSERT_NE(products->graph, nullptr);
-        // Room for all sums' blocks: half of a GPU's, by the ranks that share it.
+        // Room for the blocks of all ranks' sums: half of a GPU's, divided by the ranks that share it.
         if (GetParam().kind == Kind::kPeers && ranks() > 1 && (!share || rows * ranks() <= 64) &&
             ops::linear_sends(rank.device.stream(), products->w, DType::kBF16, rows)) {
           EXPECT_EQ(products->sent, Products::kTurns);
@@ -470,7 +456,7 @@ TEST_P(CudaGroup, SumsNeedNoAlignment) {
     float *const partial = rank.take(n + 1), *const x = rank.take(n + 1);
     rank.put(partial, std::vector<float>(n + 1, static_cast<float>(rank.comm.rank() + 1)), 1, n + 1);
     rank.put(x, std::vector<float>(n + 1, 0.5f), 1, n + 1);
-    // On one rank alone: what a thread moves at once is nobody else's matter.
+    // On one rank alone: a thread's pack must not touch other elements.
     const int64_t off = rank.comm.rank() == 0 ? 1 : 0;
     rank.comm.add_sum(rank.device.stream(), {partial + off, DType::kF32, {1, n}}, {x + off, DType::kF32, {1, n}});
     const float want = 0.5f + static_cast<float>(ranks() * (ranks() + 1) / 2);
@@ -480,7 +466,7 @@ TEST_P(CudaGroup, SumsNeedNoAlignment) {
   });
 }
 
-// Not numbers arrive as such, whatever their bits: also those that say that a mailbox is empty.
+// NaNs arrive as NaNs whatever their bits, including those that mark an empty mailbox.
 TEST_P(CudaGroup, NothingThatIsAddedHoldsTheOthersUp) {
   const std::vector<float> odd = {std::bit_cast<float>(0xffffffffu), std::bit_cast<float>(0x7fffffffu),
                                   std::numeric_limits<float>::infinity(), -0.0f};
@@ -540,8 +526,8 @@ TEST_P(CudaGroup, GathersColumnsOfWhichARankMayHaveNone) {
   }
 }
 
-// Rows of logits, of which some are summaries: those come side by side, too, with outputs counted from the row's begin.
-// The last two shapes need several kernels for whole rows; the last one needs them for summaries as well.
+// Rows of logits, some of them summaries: summaries are gathered too, with outputs numbered within the whole row. The
+// last two shapes need several kernels for whole rows; the last one needs several for summaries as well.
 TEST_P(CudaGroup, GathersSummariesOfLogits) {
   run([&](const Rank& rank) {
     if (!rank.comm.gathers_summaries()) return;
@@ -555,7 +541,7 @@ TEST_P(CudaGroup, GathersSummariesOfLogits) {
         std::vector<uint8_t> whole(static_cast<size_t>(rows));
         for (size_t row = 0; row < whole.size(); ++row)
           whole[row] = wholes == 2 || (wholes == 1 && row % 3 == 1) ? 1 : 0;
-        // A float says where it stands in the whole row; of a summary's four the second is a number of an output.
+        // Each float encodes its place in the whole row; the second of a summary's four floats is an output's number.
         const auto floats = [&](int64_t row, int64_t begin, int64_t columns, int64_t of) {
           const bool summary = whole[static_cast<size_t>(row)] == 0;
           std::vector<float> values(static_cast<size_t>(of), -1.0f);
@@ -591,8 +577,8 @@ TEST_P(CudaGroup, GathersSummariesOfLogits) {
   });
 }
 
-// A rank that is ahead must neither write what another one still reads, nor read what is not there yet. Ranks wait at
-// random; only one in some calls is looked at, so that several are under way.
+// A rank that is ahead must neither write what another still reads, nor read before it arrives. Ranks wait at random,
+// and the host reads results only after some calls, so that several are under way.
 TEST_P(CudaGroup, TenThousandCallsOfRandomSizesStayApart) {
   constexpr int64_t kMost = 40'000;
   constexpr int kCalls = 10'000;
@@ -610,7 +596,7 @@ TEST_P(CudaGroup, TenThousandCallsOfRandomSizesStayApart) {
       const bool large = shared() % 8 == 0;
       const auto n = static_cast<int64_t>(1 + shared() % (large ? kMost : 600));
       const auto begin = static_cast<int64_t>(shared() % static_cast<uint32_t>(kMost - n + 1));
-      if (shared() % 4 == 0) {  // what the sums are now, side by side
+      if (shared() % 4 == 0) {  // the expected sums, side by side
         const TensorView from(x + begin, DType::kF32, {1, n});
         rank.comm.gather_columns(rank.device.stream(), from, me * n, n, {out, DType::kF32, {1, ranks() * n}});
         if (call % 50 == 0) {
@@ -635,7 +621,7 @@ TEST_P(CudaGroup, TenThousandCallsOfRandomSizesStayApart) {
   });
 }
 
-// A graph has nothing of a call's number, so it can be replayed, also between calls that are not recorded.
+// A graph has no call's number in it, so it can be replayed, also between calls that are not recorded.
 TEST_P(CudaGroup, RecordedCallsCanBeReplayed) {
   constexpr int64_t kRows = 16, kWidth = 1024;
   std::vector<std::unique_ptr<StepGraph>> graphs(static_cast<size_t>(ranks()));
@@ -644,7 +630,7 @@ TEST_P(CudaGroup, RecordedCallsCanBeReplayed) {
     rank.comm.add_sum(rank.device.stream(), {at, DType::kF32, {rows, n}},
                       {at + kRows * kWidth, DType::kF32, {rows, n}});
   };
-  // Recorded before anybody waits for anybody: it takes memory.
+  // Recorded before any rank waits for another: recording allocates memory.
   run([&](const Rank& rank) {
     const int me = rank.comm.rank();
     float* const at = memory[static_cast<size_t>(me)] = rank.take((2 + ranks()) * kRows * kWidth);
@@ -733,7 +719,7 @@ TEST(CudaGroupSetup, IsRefusedWhereThereAreTooFewGpus) {
   EXPECT_EQ(group.error().code, ErrorCode::kUnavailable);
 }
 
-// One GPU in common cannot close a circle of groups that wait for each other.
+// On a shared GPU, groups that wait for each other cannot form a circle.
 TEST(CudaGroupSetup, TwoGroupsHaveAtMostOneGpuInCommon) {
   if (!examine_cuda_device(1).ok()) GTEST_SKIP() << "needs 2 GPUs";
   auto group = make_cuda_group({0, 1});
@@ -763,7 +749,7 @@ TEST(NcclGroupSetup, SaysWhatToInstall) {
   }
 }
 
-// No more than the reserve, its connections for all sizes among it.
+// NCCL takes no more than the reserve, including its connections for all sizes.
 TEST(NcclGroupSetup, TakesNoMoreThanIsPlanned) {
   for (const int ranks : {2, 4, 8}) {
     const Case one = {ranks, -1, Kind::kNccl};
@@ -797,7 +783,7 @@ TEST(NcclGroupSetup, WhoWaitsForAProcessLearnsThatItIsGone) {
   std::vector<NodeLink> to_other, to_this;
   to_other.push_back({std::move(ends[0]), 1, 1});
   to_this.push_back({std::move(ends[1]), 0, 1});
-  std::thread other([&] {  // it meets the first one, and is gone before it prepares
+  std::thread other([&] {  // this process meets the first one, and ends before it prepares
     const auto group = make_nccl_group(2, 1, {0}, std::move(to_this));
     ASSERT_TRUE(group.ok()) << group.error().message;
     std::this_thread::sleep_for(std::chrono::milliseconds(300));

@@ -1,5 +1,5 @@
-// Protects: sums in their order, the same on all ranks; rows side by side; nobody passes a barrier before all have
-// come; a rank that is gone ends the others' waiting.
+// Protects: sums in their order, the same on all ranks; rows side by side; no thread passes a barrier before all have
+// arrived; a rank that is gone ends the others' waiting.
 #include "comm/comm.h"
 
 #include <gmock/gmock.h>
@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "base/threads_for_test.h"
 #include "comm/barrier.h"
 #include "comm/nccl_layout.h"
 #include "comm/peer_layout.h"
@@ -27,15 +28,11 @@ using testing::HasSubstr;
 // Runs body(rank's communicator, rank's stream) on a thread for each rank.
 void on_ranks(int ranks, int threads, const std::function<void(Communicator&, Stream&)>& body) {
   auto group = make_cpu_group(ranks);
-  std::vector<std::thread> all;
-  for (auto& communicator : group) {
-    all.emplace_back([&body, &communicator, threads] {
-      auto device = make_cpu_device(threads);
-      ASSERT_TRUE(device.ok());
-      body(*communicator, (*device)->stream());
-    });
-  }
-  for (std::thread& thread : all) thread.join();
+  on_threads(group, [&](auto& communicator) {
+    auto device = make_cpu_device(threads);
+    ASSERT_TRUE(device.ok());
+    body(*communicator, (*device)->stream());
+  });
 }
 
 TensorView view(std::vector<float>& values, int64_t rows, int64_t columns) {
@@ -105,8 +102,8 @@ TEST(GatherColumns, PutsRowsSideBySide) {
   });
 }
 
-// Many calls one after the other, by more threads than there are cores: a rank that ran ahead would read or write what
-// belongs to another call.
+// Many calls in sequence, by more threads than there are cores: a rank that ran ahead would read or write data of
+// another call.
 TEST(Group, KeepsCallsApart) {
   on_ranks(4, 1, [](Communicator& c, Stream& stream) {
     std::vector<float> partial(40), x(40), mine(2), out(8);
@@ -138,7 +135,7 @@ TEST(Group, ARankThatIsGoneEndsTheOthersWait) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others sleep by then
       c.abort();
     }
-    for (int i = 0; i < 2; ++i) {  // and whoever comes later
+    for (int i = 0; i < 2; ++i) {  // and a rank that calls later
       try {
         c.add_sum(stream, view(partial, 1, 1), view(x, 1, 1));
         ADD_FAILURE() << "rank " << c.rank() << " went on";
@@ -149,7 +146,7 @@ TEST(Group, ARankThatIsGoneEndsTheOthersWait) {
   });
 }
 
-// By whoever watches the ranks, in the middle of anything: all of them end, and nobody touches what another has freed.
+// An abort by a watching thread at any moment: all ranks end, and none touches memory that another has freed.
 TEST(Group, MayBeAbortedFromOutsideAtAnyTime) {
   for (int i = 0; i < 100; ++i) {
     auto group = make_cpu_group(3);
@@ -190,7 +187,7 @@ TEST(Group, ACommunicatorThatIsDestroyedIsGone) {
   other.join();
 }
 
-// Who ends right after the last call takes nothing from ranks that are still leaving it.
+// A rank that ends right after the last call must not free memory that others still use in that call.
 TEST(Group, EndsOneRankAfterTheOther) {
   for (int i = 0; i < 50; ++i) {
     on_ranks(3, 1, [](Communicator& c, Stream& stream) {
@@ -205,18 +202,14 @@ TEST(Barrier, LetsNobodyPassBeforeAllHaveCome) {
   constexpr int kThreads = 4;
   Barrier barrier(kThreads);
   std::atomic<int> come{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 1; i <= 500; ++i) {
-        ++come;
-        ASSERT_TRUE(barrier.wait());
-        ASSERT_GE(come.load(), i * kThreads);
-        ASSERT_TRUE(barrier.wait());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(kThreads, [&](int t) {
+    for (int i = 1; i <= 500; ++i) {
+      ++come;
+      ASSERT_TRUE(barrier.wait());
+      ASSERT_GE(come.load(), i * kThreads);
+      ASSERT_TRUE(barrier.wait());
+    }
+  });
 }
 
 TEST(Group, SaysWhoIsGone) {
@@ -226,7 +219,7 @@ TEST(Group, SaysWhoIsGone) {
   EXPECT_THROW(group[0]->check(), DeviceFault);
 }
 
-// What a dry run of a GPU learns: a mailbox's memory, and a launch for each kernel.
+// Counted by a dry run of a GPU: a mailbox's memory, and a launch for each kernel.
 TEST(Group, OnADryGpuTakesItsMemoryAndCountsItsKernels) {
   auto group = make_dry_group(2);
   DryDevice device(GpuInfo{90, 132, 227 << 10});
@@ -249,7 +242,7 @@ TEST(Group, OnADryGpuTakesItsMemoryAndCountsItsKernels) {
   EXPECT_EQ(cpu.bytes(), 0);
 }
 
-// Where other processes have ranks, too, NCCL's own memory is among it, and its launches count twice.
+// With ranks in other processes, NCCL's own memory is included, and its launches count twice.
 TEST(Group, OnADryGpuOfSeveralProcessesLeavesRoomForNccl) {
   auto group = make_dry_group(4, 2, 2);
   DryDevice device(GpuInfo{90, 132, 227 << 10});
@@ -265,7 +258,7 @@ TEST(Group, OnADryGpuOfSeveralProcessesLeavesRoomForNccl) {
   EXPECT_EQ(dry.launches(), 9 + 4);
 }
 
-// Whatever is summed or gathered, the buffer holds it.
+// The buffer is large enough for every sum and gather.
 TEST(Group, OverNcclCutsCallsThatFit) {
   for (const int ranks : {2, 4, 8}) {
     for (const int64_t count : {int64_t{1}, int64_t{1} << 20, int64_t{1} << 30}) {

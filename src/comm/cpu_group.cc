@@ -11,12 +11,12 @@
 namespace volley::comm {
 namespace {
 
-constexpr int64_t kLine = 16;               // floats: what ranks share out begins at whole lines of the cache
+constexpr int64_t kLine = 16;               // floats: ranks' shares begin at whole cache lines
 constexpr int64_t kElementsPerTask = 8192;  // below, a thread takes longer to wake up than to add
 
-// What the ranks of this process see of one another.
+// The state that the ranks of this process share.
 struct Shared {
-  // What a rank brings to a call.
+  // A rank's arguments of a call.
   struct Post {
     TensorView from, to;
   };
@@ -30,12 +30,12 @@ struct Shared {
   }
 
   const int ranks, first;
-  // A call has: its begin; then, where there are other processes, for each part of it: what they sent is here; and its
-  // end, or a part's. Who has come to the last two has come to its beginning, so they are never aborted: nobody leaves
-  // while others still read or write its memory.
+  // A call has these barriers: its begin; with other processes, for each part: the data they sent has arrived; and the
+  // end of the call or part. A rank that reaches the last two has passed the begin, so they are never aborted: no rank
+  // leaves while others still read or write its memory.
   Barrier begin, here, end;
-  std::vector<Post> posts;               // by rank, from `first` on; written by it alone before a call begins
-  std::unique_ptr<NodeExchange> others;  // null: all ranks are in this process. Used by the first one
+  std::vector<Post> posts;               // by rank, from `first` on; each rank writes its own before a call begins
+  std::unique_ptr<NodeExchange> others;  // null: all ranks are in this process. The first rank here uses it
 };
 
 class CpuCommunicator final : public Communicator {
@@ -54,7 +54,7 @@ class CpuCommunicator final : public Communicator {
 
  private:
   int local() const { return static_cast<int>(shared_->posts.size()); }
-  int place() const { return rank_ - shared_->first; }  // among those of this process
+  int place() const { return rank_ - shared_->first; }  // index among the ranks of this process
   bool is_here(int rank) const { return rank >= shared_->first && rank < shared_->first + local(); }
   void begin(TensorView from, TensorView to);
   void exchange(const NodeExchange::Part& part, int64_t begin);
@@ -65,7 +65,7 @@ class CpuCommunicator final : public Communicator {
 
   std::shared_ptr<Shared> shared_;
   const int rank_;
-  Buffer memory_;  // of the first one in this process, for what comes from others
+  Buffer memory_;  // of the first rank in this process, for data from other processes
 };
 
 Status CpuCommunicator::prepare(Device& device) {
@@ -80,7 +80,7 @@ void CpuCommunicator::begin(TensorView from, TensorView to) {
   if (!shared_->begin.wait()) throw_gone(shared_->begin.aborted_by(), ranks());
 }
 
-// Rows [begin, begin + part.rows) of what this process's ranks have posted, for those of the others.
+// Rows [begin, begin + part.rows) that this process's ranks have posted, for the other processes.
 void CpuCommunicator::exchange(const NodeExchange::Part& part, int64_t begin) {
   NodeExchange& others = *shared_->others;
   if (place() == 0) {
@@ -95,10 +95,10 @@ void CpuCommunicator::exchange(const NodeExchange::Part& part, int64_t begin) {
   }
   VOLLEY_CHECK(shared_->here.wait());
   if (const int gone = others.failed_rank(); gone >= 0) {
-    shared_->begin.abort(gone);  // unless it was somebody here who ended the connections
+    shared_->begin.abort(gone);  // unless a rank of this process ended the connections
     const int who = shared_->begin.aborted_by();
     const char* const cause = who == gone ? others.failure().c_str() : nullptr;
-    if (cause != nullptr && is_here(who)) throw DeviceFault(gone_sentence(who, ranks(), cause));  // nobody knows more
+    if (cause != nullptr && is_here(who)) throw DeviceFault(gone_sentence(who, ranks(), cause));  // known best here
     throw_gone(who, ranks(), cause);
   }
 }
@@ -124,8 +124,8 @@ void CpuCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x) 
   }
 }
 
-// Every rank adds a part of the elements and writes it to all ranks of this process: nobody adds twice, and all have
-// the same bits.
+// Each rank adds a part of the elements and writes the sums to all ranks of this process: every sum is made once, and
+// all ranks have the same bits.
 void CpuCommunicator::add_part(Stream& stream, int64_t begin, int64_t count) const {
   const int64_t lines = divide_up(count, kLine);
   const int64_t first = lines * place() / local() * kLine;
@@ -137,9 +137,9 @@ void CpuCommunicator::add_part(Stream& stream, int64_t begin, int64_t count) con
   });
 }
 
-// Elements [first, last) behind `begin`, where what others sent begins.
+// Elements [first, last) of the part; received data begins at `begin`.
 void CpuCommunicator::add_elements(int64_t begin, int64_t first, int64_t last) const {
-  constexpr int64_t kBlock = 256;  // of which the nearest cache holds all ranks'
+  constexpr int64_t kBlock = 256;  // all ranks' data of one piece fits into the nearest cache
   const auto partial_of = [&](int rank, int64_t at) -> const float* {
     if (!is_here(rank)) return shared_->others->received(rank).data() + at;
     return shared_->posts[rank - shared_->first].from.as<float>() + begin + at;
@@ -188,7 +188,7 @@ void CpuCommunicator::gather_rows(Stream& stream, int64_t begin, int64_t rows, i
     int64_t count;
   };
   const TensorView out = shared_->posts[place()].to;
-  std::array<Columns, kMostGroupRanks> columns;  // no vector: who finds no memory here leaves the others waiting
+  std::array<Columns, kMostGroupRanks> columns;
   int64_t all = 0;
   for (int rank = 0; rank < ranks(); ++rank) {
     if (rank == rank_) VOLLEY_CHECK_EQ(all, first);

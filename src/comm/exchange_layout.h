@@ -1,4 +1,4 @@
-// What a replica on a GPU has in device memory beside common memory, to hear from the others.
+// Device memory of a replica on a GPU, beside common memory, for signals from the other replicas.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace volley::comm {
 struct ExchangeHeader {
   int64_t shifts[kMostGpuReplicas] = {};  // RowExchange::shifts()
   int32_t counts[kMostGpuReplicas] = {};  // RowExchange::counts(); replica r writes counts[r]
-  uint32_t meets = 0;                     // that this replica has come to, and gone on from
+  uint32_t meets = 0;                     // meets that this replica has entered, and left
   uint32_t ticket = 0;                    // blocks of a kernel that have written their rows
   uint32_t gone = 0;                      // a kernel has seen that the exchange is aborted
-  // Meets that replica r has come to, which it writes. In lines of their own.
+  // The number of meets that replica r has entered, written by replica r. Each number has a cache line of its own.
   struct alignas(128) Come {
     uint32_t meets = 0;
   };

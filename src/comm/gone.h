@@ -1,4 +1,4 @@
-// What the ranks of a group say when one of them is gone.
+// Error texts for ranks of a group in which one is gone.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace volley::comm {
 
-// Another rank has failed or is gone: a consequence, of which that rank may know more.
+// Another rank has failed or is gone. This error is a consequence; the other rank may know the cause.
 class PeerLost : public DeviceFault {
  public:
   using DeviceFault::DeviceFault;
 };
 
-// cause: what is known of it, or null. what: is gone.
+// cause: the known cause, or null. what: who or what is gone.
 inline std::string gone_sentence(int rank, int ranks, const char* cause = nullptr, const char* what = "Rank") {
   return std::string(what) + " " + std::to_string(rank) + " of " + std::to_string(ranks) + " is gone" +
          (cause == nullptr ? "" : std::string(" (") + cause + ")") + ", so the group cannot go on.";

@@ -1,4 +1,4 @@
-// What groups on GPUs ask of a process before they begin.
+// Conditions that groups on GPUs check before they begin.
 #pragma once
 
 #include <volley/result.h>
@@ -10,8 +10,8 @@
 
 namespace volley::comm {
 
-// The GPUs of a group that lives. Kernels of a group wait for those of other GPUs, and what comes after them may fill a
-// GPU meanwhile. So two groups with two GPUs in common could wait for each other for ever, each with one of them full.
+// The GPUs of a living group. Kernels of a group wait for kernels on other GPUs, and later kernels may fill a GPU
+// meanwhile. So two groups with two GPUs in common could wait for each other for ever, each with one of them full.
 // Threads: any.
 class GpuClaim {
  public:
@@ -32,8 +32,8 @@ class GpuClaim {
   const All::iterator mine_;
 };
 
-// kFailedPrecondition where the driver loads a kernel when it is first launched. It may then wait for kernels under
-// way, and so for those of another rank, which waits for the lock that it holds.
+// kFailedPrecondition if the driver loads kernels lazily, at their first launch. Loading may wait for kernels under
+// way, and so for another rank's kernel, while that rank waits for the driver's lock: a deadlock.
 Status check_kernels_load_early();
 
 }  // namespace volley::comm

@@ -8,7 +8,7 @@ namespace {
 
 class DryCommunicator final : public Communicator {
  public:
-  // nccl: on a GPU, what a group of several processes does.
+  // nccl: how several processes on GPUs communicate.
   DryCommunicator(int rank, int ranks, int64_t cpu_bytes, bool nccl)
       : rank_(rank), ranks_(ranks), cpu_bytes_(cpu_bytes), nccl_(nccl) {}
 
@@ -73,7 +73,7 @@ Group make_dry_group(int ranks) {
   return make_dry_group(ranks, 0, ranks);
 }
 
-// On the CPU the first one's memory is for what comes from other processes.
+// On the CPU the first rank's memory also receives data from other processes.
 Group make_dry_group(int ranks, int first, int local) {
   Group group;
   for (int rank = first; rank < first + local; ++rank) {

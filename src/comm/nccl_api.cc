@@ -9,7 +9,7 @@ namespace volley::comm {
 namespace {
 
 constexpr const char* kLibrary = "libnccl.so.2";
-// Kernels of older ones look only after a million polls whether their communicator is aborted, each anew.
+// Older versions check for an abort only after a million polls, each time anew.
 constexpr int kOldest = 22602, kTooNew = 30000;
 
 std::string version_text(int version) {
@@ -32,7 +32,7 @@ void find(void* library, const char* name, F& function, std::string& missing) {
 
 Result<NcclApi> load() {
   set_nccl_defaults();
-  void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // for as long as the process
+  void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // loaded for the life of the process
   if (library == nullptr) {
     const char* why = ::dlerror();
     return unavailable("it cannot be loaded (" + std::string(why == nullptr ? kLibrary : why) + ")");

@@ -1,6 +1,5 @@
-// The few functions of NCCL that are used, found when a program runs: builds need no NCCL, and programs only where
-// ranks are GPUs of several processes. Names and numbers are those of NCCL's own header, which has them alike from 2.18
-// to 2.28.
+// The few NCCL functions that are used, loaded at run time: builds need no NCCL, and programs need it only if ranks are
+// GPUs of several processes. Names and numbers are those of NCCL's own header, unchanged from 2.18 to 2.28.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,12 +35,12 @@ struct NcclApi {
   NcclResult (*group_end)() = nullptr;
   int version = 0;  // 10,000 times the major number, 100 times the minor one
 
-  // What went wrong, with what NCCL says of the last error that it met.
+  // The error's name, with NCCL's text about its last error.
   std::string describe(NcclResult result) const;
 };
 
-// Loads it at the first call, and without NVLink multicast, unless the user asked for it. Threads: any. kUnavailable,
-// with what to do: there is none, or one that is too old or too new.
+// Loads NCCL at the first call, without NVLink multicast unless the user asked for it. Threads: any. kUnavailable, with
+// advice: NCCL is missing, too old or too new.
 Result<const NcclApi*> load_nccl();
 
 }  // namespace volley::comm

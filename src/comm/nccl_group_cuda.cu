@@ -1,5 +1,5 @@
 // Groups whose ranks are GPUs of several processes. NCCL moves floats, and kernels of ours add them: NCCL's own sums
-// have an order of their own. All goes in the order of the rank's stream, and is part of recorded graphs.
+// have an order of their own. All work is in the order of the rank's stream, and can be part of recorded graphs.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -18,15 +18,15 @@
 namespace volley::comm {
 namespace {
 
-constexpr std::chrono::seconds kForTheId(60);  // for the process of rank 0 to come so far
+constexpr std::chrono::seconds kForTheId(60);  // for the process of rank 0 to arrive
 constexpr std::chrono::microseconds kBetweenLooks(20);
 
-// The host is at most twice as many calls of NCCL ahead of the GPU, where they are not recorded. While a rank is gone
-// its work piles up, and a launch that finds the driver's queue full waits inside NCCL, which then cannot be aborted. A
-// queue has room for a thousand launches, some ten of which go with a call.
+// The host runs at most twice this many unrecorded NCCL calls ahead of the GPU. While a rank is gone its work piles up,
+// and a launch that finds the driver's queue full waits inside NCCL, which then cannot be aborted. A queue has room for
+// a thousand launches, some ten of which go with a call.
 constexpr int64_t kCallsOfAMark = 16;
 
-// It goes with the last rank of the process.
+// Freed with the last rank of the process.
 struct Shared {
   Shared(std::shared_ptr<NcclState> of, const NcclUniqueId& group, std::unique_ptr<GpuClaim> gpus)
       : state(std::move(of)), id(group), claim(std::move(gpus)) {}
@@ -68,7 +68,7 @@ class NcclCommunicator final : public Communicator {
   const std::shared_ptr<Shared> shared_;
   const int rank_;
   const int64_t in_parts_bytes_;
-  float* buffer_ = nullptr;  // of kNcclFloats; the state's
+  float* buffer_ = nullptr;  // [kNcclFloats]; owned by the state
   std::array<cudaEvent_t, 2> marks_ = {};
   int64_t calls_ = 0;
 };
@@ -92,8 +92,9 @@ Status NcclCommunicator::prepare(Device& device) {
   return {};
 }
 
-// NCCL connects ranks, and takes memory for it, when they first need it, by the size of what they send. Later, while
-// graphs are recorded or others' kernels wait, would be late; so here one call is over before the next one begins.
+// NCCL connects ranks, and allocates memory for the connection, at the first send of each size class. During recording,
+// or while other ranks' kernels wait, this would be too late. So each class is used once here, one call after the
+// other.
 void NcclCommunicator::warm_up(cudaStream_t stream) {
   const auto done = [this, stream] { await([stream] { return cudaStreamQuery(stream); }); };
   const int64_t most = kNcclFloats / ranks() / 4 * 4;
@@ -108,7 +109,7 @@ void NcclCommunicator::warm_up(cudaStream_t stream) {
   }
 }
 
-// Until the query is no longer told to wait, or somebody is gone.
+// Polls until NCCL is no longer busy, or a rank is gone.
 template <typename Query>
 void NcclCommunicator::await(const Query& query) const {
   cudaError_t e = query();
@@ -124,7 +125,7 @@ void NcclCommunicator::stay_near(cudaStream_t stream) {
   VOLLEY_CUDA_CHECK(cudaStreamIsCapturing(stream, &recording));
   if (recording != cudaStreamCaptureStatusNone || ++calls_ % kCallsOfAMark != 0) return;
   const cudaEvent_t mark = marks_[static_cast<size_t>(calls_ / kCallsOfAMark) % marks_.size()];
-  await([mark] { return cudaEventQuery(mark); });  // at once if it was never set
+  await([mark] { return cudaEventQuery(mark); });  // returns at once if it was never set
   VOLLEY_CUDA_CHECK(cudaEventRecord(mark, stream));
 }
 
@@ -135,8 +136,8 @@ void NcclCommunicator::all_gather(cudaStream_t stream, const float* mine, float*
   });
 }
 
-// Rank r gets everybody's from[r * part, r * part + length(r)); received[r * part, ...) is what r sent to this one. Its
-// own part stays where it is.
+// Rank r gets all ranks' from[r * part, r * part + length(r)); received[r * part, ...) is rank r's data for this one. A
+// rank's own part stays in place.
 template <typename Length>
 void NcclCommunicator::exchange_parts(cudaStream_t stream, const float* from, float* received, int64_t part,
                                       const Length& length) {
@@ -159,7 +160,7 @@ void NcclCommunicator::exchange_parts(cudaStream_t stream, const float* from, fl
 }
 
 cuda::Launch grid_for(const Stream& stream, int64_t packs) {
-  constexpr int64_t kBlocksEach = 4;  // of a multiprocessor: enough to keep its memory busy
+  constexpr int64_t kBlocksEach = 4;  // blocks on each multiprocessor: enough to keep its memory busy
   cuda::Launch how;
   const int64_t blocks = divide_up(packs, nccl::kThreads);
   how.grid = dim3(static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, kBlocksEach * stream.gpu().multiprocessors)));
@@ -167,7 +168,7 @@ cuda::Launch grid_for(const Stream& stream, int64_t packs) {
   return how;
 }
 
-// All addends to all.
+// Sends all addends to all ranks.
 template <int kRanks, int V>
 void NcclCommunicator::add(Stream& stream, const float* partial, float* x, int64_t count) {
   all_gather(cuda::native(stream), partial, buffer_, count);
@@ -175,7 +176,7 @@ void NcclCommunicator::add(Stream& stream, const float* partial, float* x, int64
                static_cast<int>(count));
 }
 
-// The buffer has the addends of the own part, by rank, and then all sums.
+// The buffer holds the addends of the rank's own part, by rank, followed by all sums.
 template <int kRanks, int V>
 void NcclCommunicator::add_in_parts(Stream& stream, const float* partial, float* x, int64_t count) {
   const cudaStream_t native = cuda::native(stream);
@@ -239,7 +240,7 @@ void NcclCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t f
   }
 }
 
-// The id by which NCCL's ranks find one another: made by the process of rank 0, which sends it to the others.
+// The id by which NCCL's ranks find one another: made by the process of rank 0, which sends it to the other processes.
 Result<NcclUniqueId> agree_on_id(const NcclApi& api, int first, const std::vector<NodeLink>& links) {
   NcclUniqueId id = {};
   if (first == 0) {

@@ -1,4 +1,4 @@
-// What is made of the floats that NCCL has brought: sums in the order of comm.h, and columns side by side. Nothing here
+// Kernels for the floats that NCCL delivers: sums in the order of comm.h, and columns side by side. No kernel here
 // waits for another rank. Buffers begin at multiples of 16 bytes.
 #pragma once
 
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // All ranks' blocks, each of `block_floats`, into out [rows, width]; one along y for each rank. fours: where out and
-// its width allow to move four floats at once. After an abort blocks may hold anything: nothing is written outside
-// `out`.
+// its width allow to move four floats at once. After an abort blocks may hold garbage; even then the kernel writes only
+// inside `out`.
 inline __global__ void __launch_bounds__(kThreads)
     unpack_kernel(const float* blocks, int block_floats, int stride, float* out, int rows, int width, bool fours) {
   const auto* head = reinterpret_cast<const NcclBlockHead*>(blocks + int64_t{blockIdx.y} * block_floats);

@@ -1,5 +1,4 @@
-// What a rank of a group over NCCL has in device memory, and how calls are cut. Plain numbers: dry runs go by them,
-// too.
+// The device memory of a rank in a group over NCCL, and how calls are divided. Plain numbers, which dry runs use too.
 #pragma once
 
 #include "comm/comm.h"
@@ -7,19 +6,19 @@
 
 namespace volley::comm {
 
-// What calls gather and send in, of each rank.
+// The buffer of each rank that calls gather in and send from.
 inline constexpr int64_t kNcclBufferBytes = int64_t{32} << 20;
 inline constexpr int64_t kNcclFloats = kNcclBufferBytes / 4;
 
-// What NCCL takes of a GPU by itself, for its kernels and connections (2 ranks: 1.3 GiB; 4: 1.6 to 1.9). No Device is
-// asked for it, so plans reserve it; comm_cuda_test holds the real figure against it.
+// The memory of a GPU that NCCL itself takes, for its kernels and connections (2 ranks: 1.3 GiB; 4: 1.6 to 1.9). No
+// Device allocates this memory, so plans reserve it; comm_cuda_test compares the reserve with the real figure.
 constexpr int64_t nccl_reserved_bytes(int ranks) {
   return (int64_t{4} + ranks) << 28;
 }
 
 // From so many bytes, all ranks' addends together, a sum of more than two ranks is made in parts: each rank sends the
-// others their parts of its addends, adds its own part and gathers the sums. It is twice the sum's size that travels,
-// instead of `ranks` times, but one after the other.
+// others their parts of its addends, adds its own part and gathers the sums. That sends twice the sum's size instead of
+// `ranks` times, but in two steps.
 inline constexpr int64_t kNcclInPartsBytes = int64_t{1} << 20;
 
 inline SumCut nccl_cut_sum(int64_t count, int ranks, int64_t in_parts_bytes) {
@@ -29,7 +28,7 @@ inline SumCut nccl_cut_sum(int64_t count, int ranks, int64_t in_parts_bytes) {
   return {false, kNcclFloats / ranks / 4 * 4};
 }
 
-// What a rank sends of the rows that are gathered at a time: an NcclBlockHead, then the rows, each of `stride` floats.
+// A rank's block of the rows gathered at a time: an NcclBlockHead, then the rows, each of `stride` floats.
 struct NcclBlockHead {
   int32_t columns = 0, first = 0, unused[2] = {};
 };
@@ -47,8 +46,8 @@ inline NcclGatherCut nccl_cut_gather(int64_t most, int ranks) {
   return cut;
 }
 
-// Launches of a call, as recorded graphs count them: of what NCCL adds to its own kernel nothing is known before, and
-// it is counted as one more.
+// Launches of a call, as recorded graphs count them. NCCL may add work to its own kernel, which cannot be known in
+// advance; it counts as one more.
 inline constexpr int64_t kNcclLaunches = 2;
 inline int64_t nccl_sum_launches(int64_t count, int ranks, int64_t in_parts_bytes) {
   const SumCut cut = nccl_cut_sum(count, ranks, in_parts_bytes);

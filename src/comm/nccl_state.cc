@@ -3,7 +3,6 @@
 #include <system_error>
 #include <utility>
 
-#include "base/allocation_retry.h"
 #include "comm/gone.h"
 #include "device/cuda/launch.h"
 
@@ -14,7 +13,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds kBetweenLooks(20);
-// Where NCCL sees that another process is gone, the connection to it says which, soon.
+// NCCL only sees that another process is gone; the connection to that process soon says which.
 constexpr milliseconds kForTheCause(1000);
 constexpr seconds kForTheEnd(10);
 
@@ -22,16 +21,16 @@ Error no_thread() {
   return resource_exhausted("The system gives this process no more threads: lower --tensor-parallel-size.");
 }
 
-// A rank's way into the group. ncclCommInitRank() returns when all ranks have come, and there is no way to end it
-// before. So it runs on a thread of its own, which is left behind when somebody is gone meanwhile.
+// A rank's initialisation. ncclCommInitRank() returns when all ranks have called it, and cannot be interrupted. So it
+// runs on a thread of its own, which is abandoned if a rank is gone meanwhile.
 struct Joining {
   std::mutex mutex;
   std::condition_variable changed;
-  // All guarded by mutex.
+  // All members are guarded by mutex.
   bool done = false, left = false;
   NcclResult result = NcclResult::kSuccess;
   NcclComm* comm = nullptr;
-  std::string why;  // it failed
+  std::string why;  // initialisation failed
 };
 
 void join_group(const NcclApi& api, Joining& joining, int gpu, int ranks, NcclUniqueId id, int rank) {
@@ -119,7 +118,7 @@ Status NcclState::join(int rank, const NcclUniqueId& id) {
     const std::lock_guard lock(m.calls);
     if (!m.ended) m.comm = std::exchange(joining->comm, nullptr);
   }
-  if (joining->comm != nullptr) {  // somebody went at the same time
+  if (joining->comm != nullptr) {  // another rank failed at the same time
     api_.comm_abort(joining->comm);
     throw_if_gone();
   }
@@ -135,7 +134,7 @@ void NcclState::abort(int rank, std::string cause) {
     }
   }
   changed_.notify_all();
-  for (const NodeLink& link : links_) link.connection->shut_down();  // so the other processes learn of it
+  for (const NodeLink& link : links_) link.connection->shut_down();  // so that the other processes learn of it
 }
 
 void NcclState::throw_if_gone() const {
@@ -158,7 +157,7 @@ void NcclState::fail(int rank, NcclResult result) {
   throw DeviceFault("NCCL failed on rank " + std::to_string(rank) + " of " + std::to_string(ranks_) + ": " + why + ".");
 }
 
-// While the rank itself is in a call of NCCL, that call tells.
+// While the rank itself is in a call of NCCL, that call reports errors.
 NcclResult NcclState::async_error(Member& m) const {
   const std::unique_lock lock(m.calls, std::try_to_lock);
   if (!lock.owns_lock() || m.comm == nullptr) return NcclResult::kSuccess;
@@ -175,11 +174,11 @@ void NcclState::check(int rank) {
 
 void NcclState::run(int rank) {
   Member& m = member(rank);
-  cudaSetDevice(m.gpu);  // an error shows where it matters
+  cudaSetDevice(m.gpu);  // errors are reported where they matter
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kBetweenLooks, [this] { return gone() >= 0; })) {
     lock.unlock();
-    retry_allocation([&] { look(rank); });
+    look(rank);
     lock.lock();
   }
   lock.unlock();
@@ -202,8 +201,8 @@ void NcclState::look(int rank) {
   abort(rank, "NCCL: " + api_.describe(result));
 }
 
-// A call of NCCL takes a moment. One that does not return waits for a rank that is gone: only the abort ends it, though
-// NCCL asks for one thread at a time.
+// A call of NCCL takes a moment. One that does not return waits for a rank that is gone, and only an abort ends it,
+// although NCCL permits one thread at a time.
 void NcclState::end_communicator(Member& m) const {
   std::unique_lock lock(m.calls, std::defer_lock);
   const bool locked = lock.try_lock_for(kForTheEnd);
@@ -228,7 +227,7 @@ void NcclState::finish() {
       m->thread.detach();
       continue;
     }
-    lock.unlock();  // its last step is to let go of it
+    lock.unlock();  // the thread's last step releases the state
     m->thread.join();
     lock.lock();
   }

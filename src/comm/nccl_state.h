@@ -1,10 +1,11 @@
-// What the ranks of one process have together in a group over NCCL: their communicators, who is gone, and the end.
+// The state that the ranks of one process share in a group over NCCL: their communicators, which ranks are gone, and
+// the shutdown.
 //
-// NCCL's rules: a communicator is used by one thread at a time; when a rank has failed every other one must abort its
-// own communicator, which ends the kernels that wait; an abort waits for recorded graphs to go, and frees nothing
-// before all communicators of a process are aborted. So each rank has a thread that looks for faults, aborts the
-// communicator once somebody is gone, and is waited for when all ranks of the process have gone. It asks CUDA for
-// nothing before: such a call may wait for the GPU, and so for the abort.
+// NCCL's rules: a communicator is used by one thread at a time. When a rank has failed, every other one must abort its
+// own communicator, which ends the kernels that wait. An abort waits until recorded graphs are destroyed, and frees
+// nothing before all communicators of a process are aborted. So each rank has a thread that looks for faults and aborts
+// the communicator once a rank is gone; that thread is joined when all ranks of the process have left. It makes no CUDA
+// call before the abort, because such a call may wait for the GPU, and so for the abort.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@
 
 namespace volley::comm {
 
-// Threads: abort(), check() and throw_if_gone() from any; what names a rank by that rank's.
+// Threads: abort(), check() and throw_if_gone() from any; a function with a rank argument by that rank's thread.
 class NcclState : public std::enable_shared_from_this<NcclState> {
  public:
   // Ranks [first, first + gpus.size()) of `ranks`.
@@ -34,15 +35,15 @@ class NcclState : public std::enable_shared_from_this<NcclState> {
   int ranks() const { return ranks_; }
   int gpu(int rank) const { return member(rank).gpu; }
 
-  // Begins to look for faults: at the connections to other processes, and at NCCL. kResourceExhausted: the system
-  // gives no thread.
+  // Starts looking for faults, at the connections to other processes and at NCCL. kResourceExhausted: the system has no
+  // thread left.
   Status watch(int rank);
-  // Returns when all ranks have come. Errors as Communicator::prepare().
+  // Returns when all ranks have initialised. Errors as Communicator::prepare().
   Status join(int rank, const NcclUniqueId& id);
   // Memory that kernels of NCCL may use for as long as there is a communicator.
   float* keep(int rank, Buffer memory);
 
-  // f(communicator), which returns an NcclResult. Throws DeviceFault where that is an error, or somebody is gone.
+  // Calls f(communicator), which returns an NcclResult. Throws DeviceFault for an error, or if a rank is gone.
   template <typename F>
   void call(int rank, const F& f) {
     Member& m = member(rank);
@@ -60,13 +61,13 @@ class NcclState : public std::enable_shared_from_this<NcclState> {
     if (result != NcclResult::kSuccess) fail(rank, result);
   }
 
-  // The first one counts. cause: what is known of it, or empty.
+  // The first call counts. cause: the known cause, or empty.
   void abort(int rank, std::string cause = "");
   void throw_if_gone() const;
   void check(int rank);  // Communicator::check()
 
-  // The threads that watch() began end, because the group is aborted. REQUIRES: no graph of these communicators lives.
-  // Returns after ten seconds, whatever happens: who has not ended then is left behind.
+  // Joins the threads that watch() started; they end because the group is aborted. REQUIRES: no graph of these
+  // communicators exists. Returns after ten seconds at the latest, and abandons threads that have not ended.
   void finish();
 
  private:
@@ -76,9 +77,9 @@ class NcclState : public std::enable_shared_from_this<NcclState> {
     std::timed_mutex calls;    // of NCCL, with the communicator
     NcclComm* comm = nullptr;  // guarded by `calls`
     bool ended = false;        // the communicator is aborted, or will never be; guarded by `calls`
-    int remote_errors = 0;     // looks that saw one; of the thread below
+    int remote_errors = 0;     // consecutive looks that saw one; of the thread below
     std::thread thread;
-    bool over = true;  // guarded by mutex_: the thread has nothing more to do
+    bool over = true;  // guarded by mutex_: the thread must end
   };
 
   Member& member(int rank) { return *members_[static_cast<size_t>(rank - first_)]; }
@@ -97,7 +98,7 @@ class NcclState : public std::enable_shared_from_this<NcclState> {
   std::vector<std::unique_ptr<Member>> members_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::atomic<int> gone_{-1};  // who aborted first; -1: nobody so far
+  std::atomic<int> gone_{-1};  // the rank that aborted first; -1: none so far
   std::string cause_;          // guarded by mutex_
 };
 

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <new>
 
 #include "net/exchange.h"
 
 namespace volley::comm {
 
-// What is sent before the floats: who is at another call than the others shows here.
+// Sent before the floats, so that a process at another call than the others is detected.
 struct NodeExchange::Head {
   uint64_t call = 0;
   int64_t rows = 0;
@@ -24,7 +23,7 @@ NodeExchange::NodeExchange(std::vector<NodeLink> links, int ranks, int first, in
       local_(local),
       memory_begin_(static_cast<size_t>(ranks)),
       received_(static_cast<size_t>(ranks)) {
-  constexpr std::chrono::seconds kMostSilence(60);  // more than a process computes between two calls
+  constexpr std::chrono::seconds kMostSilence(60);  // longer than a process computes between two calls
   int covered = local;
   int64_t at = 0;
   for (const NodeLink& link : links_) {
@@ -37,25 +36,13 @@ NodeExchange::NodeExchange(std::vector<NodeLink> links, int ranks, int first, in
       at += kNodeChunk;
     }
   }
-  failure_.reserve(64);  // for when there is no memory
   VOLLEY_CHECK_EQ(covered, ranks);
   VOLLEY_CHECK_LE(ranks, kMostGroupRanks);
 }
 
-// Others wait for its end, so it has one whatever happens.
 void NodeExchange::run(const Part& part, std::span<const std::span<const float>> mine) {
   VOLLEY_CHECK(memory_ != nullptr && std::ssize(mine) == local_ && part.rows * part.columns <= kNodeChunk);
   if (failed_rank_ >= 0) return;
-  try {
-    exchange(part, mine);
-  } catch (const std::bad_alloc&) {
-    failed_rank_ = first_;
-    failure_ = "it has no memory left";
-    shut_down();
-  }
-}
-
-void NodeExchange::exchange(const Part& part, std::span<const std::span<const float>> mine) {
   const auto head_of = [&](uint32_t ranks) {
     Head head;
     head.call = calls_;

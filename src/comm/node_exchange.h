@@ -1,5 +1,5 @@
 // How the ranks of one process get the partials of those in others: over TCP, while all ranks of all processes make the
-// same call. Only numbers of ranks and bytes; what is made of them is cpu_group.cc's.
+// same call. This file only moves bytes; cpu_group.cc adds them.
 #pragma once
 
 #include <vector>
@@ -8,13 +8,13 @@
 
 namespace volley::comm {
 
-// Floats of a rank that travel at a time, and that there is memory for.
+// Floats of a rank that are sent at a time, and that buffers hold.
 inline constexpr int64_t kNodeChunk = int64_t{1} << 20;
 
 // Threads: shut_down() from any, everything else by one.
 class NodeExchange {
  public:
-  // Ranks [first, first + local) are in this process, the others' at the far ends of `links`.
+  // Ranks [first, first + local) are in this process, the others at the far ends of `links`.
   NodeExchange(std::vector<NodeLink> links, int ranks, int first, int local);
 
   // Bytes of memory that run() receives into, of a group whose other processes have so many ranks.
@@ -26,16 +26,17 @@ class NodeExchange {
   struct Part {
     Kind kind = Kind::kSum;
     int64_t rows = 0;
-    // A rank has: with kSum exactly, with kColumns at most. REQUIRES: rows * columns <= kNodeChunk.
+    // Each rank has exactly so many columns with kSum, and at most so many with kColumns. REQUIRES: rows * columns <=
+    // kNodeChunk.
     int64_t columns = 0;
   };
-  // Sends `mine` (of this process's ranks, in order) to all, and receives theirs. What failed is kept.
+  // Sends `mine` (this process's ranks, in order) to all other processes, and receives theirs. A failure is kept.
   void run(const Part& part, std::span<const std::span<const float>> mine);
 
-  // What run() brought of a rank elsewhere, until the next one.
+  // The data that run() received from a rank elsewhere, valid until the next run().
   std::span<const float> received(int rank) const { return received_[static_cast<size_t>(rank)]; }
 
-  // Why run() did not succeed, and the first rank of the process that it failed for; -1: it has not failed.
+  // Why run() failed, and the first rank of the process that failed; -1: no failure.
   int failed_rank() const { return failed_rank_; }
   const std::string& failure() const { return failure_; }
 

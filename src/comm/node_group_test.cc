@@ -1,5 +1,5 @@
-// Protects that ranks in several processes come to the bits that they come to in one, and do not wait for one that is
-// gone. Threads stand for processes: they share nothing but their connections.
+// Protects: ranks in several processes compute the same bits as in one, and do not wait for one that is gone. Threads
+// stand for processes: they share only their connections.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "base/threads_for_test.h"
 #include "comm/comm.h"
 #include "comm/node_exchange.h"
 #include "device/dry_run.h"
@@ -87,10 +88,10 @@ std::vector<float> random_values(int64_t count, uint32_t seed) {
   return values;
 }
 
-// What each rank of a group has in the end, of a sum and of a gather.
+// The final result of each rank of a group, for a sum and a gather.
 using Answers = std::vector<std::array<std::vector<float>, 2>>;
 
-// Calls of several shapes, one after the other, of which one is longer than what travels at a time.
+// Calls of several shapes in sequence; one is longer than what is sent at a time.
 Body calls(Answers& answers) {
   return [&answers](Communicator& c, Stream& stream) {
     auto& mine = answers[c.rank()];
@@ -122,14 +123,10 @@ TEST(NodeGroup, HasTheBitsOfOneProcess) {
     for (const int here : nodes) ranks += here;
     Answers alone(static_cast<size_t>(ranks)), apart(static_cast<size_t>(ranks));
     auto group = make_cpu_group(ranks);
-    std::vector<std::thread> threads;
-    for (auto& communicator : group) {
-      threads.emplace_back([&, body = calls(alone)] {
-        auto device = make_cpu_device(1);
-        body(*communicator, (*device)->stream());
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    on_threads(group, [&](auto& communicator) {
+      auto device = make_cpu_device(1);
+      calls(alone)(*communicator, (*device)->stream());
+    });
     on_nodes(nodes, 2, calls(apart));
     for (size_t rank = 0; rank < alone.size(); ++rank) {
       EXPECT_TRUE(apart[rank] == alone[0]) << "rank " << rank << " of " << ranks << " on " << nodes.size() << " nodes";
@@ -137,7 +134,7 @@ TEST(NodeGroup, HasTheBitsOfOneProcess) {
   }
 }
 
-// In fp32, 2^24 swallows 1 but not 1 + 1: one rank after the other would come to 0. x comes last.
+// In fp32, 2^24 swallows 1 but not 1 + 1: adding the ranks in sequence would give 0. x is added last.
 TEST(NodeGroup, AddsNeighboursThenTheirSums) {
   const std::vector<float> addends = {16777216, 1, 1, -16777216};
   on_nodes({1, 1, 1, 1}, 1, [&](Communicator& c, Stream& stream) {
@@ -159,7 +156,7 @@ TEST(NodeGroup, KeepsCallsApart) {
   });
 }
 
-// Whichever node it is on, and wherever the others are.
+// On any node, wherever the other ranks are.
 TEST(NodeGroup, ARankThatIsGoneEndsTheOthersWait) {
   for (const int leaving : {0, 1, 2}) {
     on_nodes({2, 1}, 1, [leaving](Communicator& c, Stream& stream) {
@@ -190,7 +187,7 @@ TEST(NodeGroup, NoticesThatRanksAreAtDifferentCalls) {
   });
 }
 
-// What travels lies in memory that a plan knows.
+// Received data lies in memory that the plan counts.
 TEST(NodeGroup, TakesWhatADryRunTakes) {
   auto group = make_dry_group(4, 2, 2);
   ASSERT_EQ(group.size(), 2u);

@@ -1,5 +1,5 @@
-// Groups whose ranks are GPUs of this machine that reach one another's memory. Plain loads and stores alone: no NVLink
-// multicast.
+// Groups whose ranks are GPUs of this machine with access to one another's memory. Plain loads and stores only: no
+// NVLink multicast.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -49,13 +49,13 @@ class PeerCommunicator final : public Communicator {
   void gather(Stream& stream, const Peers& peers, TensorView mine, int64_t first, TensorView out,
               const uint8_t* whole) const;
   cuda::Launch grid_for(int64_t packs) const;
-  // Nobody but a dry run may find that there are no peers yet.
+  // Only a dry run may see that there are no peers yet.
   Peers peers(const Stream& stream) const;
 
   const std::shared_ptr<PeerShared> shared_;
   const int rank_;
   const int64_t in_parts_bytes_;
-  const int room_;  // blocks of a kernel that run at once, on every rank's GPU
+  const int room_;  // blocks of a kernel that can run at once, on every rank's GPU
   const bool products_send_;
 };
 
@@ -72,11 +72,9 @@ Status PeerCommunicator::prepare(Device& device) {
 cuda::Launch PeerCommunicator::grid_for(int64_t packs) const {
   constexpr int kFewThreads = 128;
   const int threads = packs <= int64_t{room_} * kFewThreads ? kFewThreads : kPeerThreads;
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(room_, divide_up(packs, threads))));
-  how.block = dim3(static_cast<unsigned>(threads));
-  how.early = true;
-  return how;
+  return {.grid = cuda::dims(std::min<int64_t>(room_, divide_up(packs, threads))),
+          .block = cuda::dims(threads),
+          .early = true};
 }
 
 Peers PeerCommunicator::peers(const Stream& stream) const {
@@ -114,7 +112,7 @@ void PeerCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x)
 
 std::optional<ops::SentSums> PeerCommunicator::sent_sums(const Stream& stream, TensorView x) {
   if (stream.dry() || !products_send_ || !sums_and_norms(x.dim(0), x.dim(1), ranks(), room_)) return std::nullopt;
-  // With two ranks all goes to both, the farther one first; else each part to the rank that adds it.
+  // With two ranks all addends go to both, the farther one first; else each part goes to the rank that adds it.
   const Peers all = peers(stream);
   const auto mailbox = [&](int rank) { return reinterpret_cast<float*>(all.memory[rank] + sizeof(PeerHeader)); };
   ops::SentSums sent;
@@ -138,16 +136,16 @@ bool PeerCommunicator::try_sum_and_norm(Stream& stream, TensorView partial, Tens
   const Peers all = peers(stream);
   const auto count = static_cast<int>(x.count());
   const auto part = static_cast<int>(SumCut::part(count, ranks()));
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(std::max<int64_t>(rows, std::min(room_, peer::kNormHelpers))));
-  how.block = dim3(peer::kNormThreads);
-  how.early = true;
   const ops::NormArgs args = ops::norm_args(x, norm.weight, norm.eps, norm.y, norm.copy);
   dispatch_ranks(ranks(), true, [&]<int kRanks, int V>() {
     if constexpr (kRanks > 1 && V == 4) {
       const auto kernel =
           sent ? peer::sum_norm_kernel_for<kRanks, true>(n) : peer::sum_norm_kernel_for<kRanks, false>(n);
-      cuda::launch(kernel, how, stream, all, partial.as<float>(), x.as<float>(), count, part, args);
+      cuda::launch(kernel,
+                   {.grid = cuda::dims(std::max<int64_t>(rows, std::min(room_, peer::kNormHelpers))),
+                    .block = dim3(peer::kNormThreads),
+                    .early = true},
+                   stream, all, partial.as<float>(), x.as<float>(), count, part, args);
     }
   });
   return true;
@@ -188,12 +186,12 @@ Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptio
   VOLLEY_CHECK(ranks == 1 || ranks == 2 || ranks == 4 || ranks == kMostPeers);
   VOLLEY_ASSIGN(const std::shared_ptr<PeerShared> shared, PeerShared::make(gpus, kRanks));
   const int64_t in_parts = options.in_parts_bytes >= 0 ? options.in_parts_bytes : kInPartsBytes;
-  // Ranks that share a GPU have a part of it each, for a kernel and the next one, which is there early: else those that
-  // wait could keep those that they wait for from having any.
+  // Ranks that share a GPU divide it, for a kernel and the next one, which starts early: otherwise waiting kernels
+  // could leave no room for those that they wait for.
   int room = kMostPeerBlocks;
   bool products_send = true;
   for (int rank = 0; rank < ranks; ++rank) {
-    const cuda::OnGpu on(shared->gpu(rank));  // the thread's GPU stays what it was
+    const cuda::OnGpu on(shared->gpu(rank));  // restores the thread's current GPU
     VOLLEY_ASSIGN(const GpuFacts facts, examine_cuda_device(shared->gpu(rank)));
     const int sharing = shared->sharing(rank);
     products_send = products_send && (sharing == 1 || options.shared_gpus_send);

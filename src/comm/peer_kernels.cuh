@@ -1,22 +1,23 @@
-// Kernels by which GPUs tell one another floats. Every float is its own message: a rank stores it into the others'
-// mailboxes, where it takes the place of kEmpty, and they look until all that they wait for is no longer empty. So
-// there are neither flags nor fences: one trip over the link and no more.
+// Kernels by which GPUs exchange floats. Every float is its own message: a rank stores it into the others' mailboxes
+// over the value kEmpty, and they poll until no expected float is kEmpty. So there are neither flags nor fences, and
+// data crosses the link once.
 //
 // A mailbox must be empty when a kernel's messages arrive. Say kernel n of each rank uses mailbox n % 3. In kernel n, A
 // empties its mailbox of kernel n - 1, which it has read to the end, for messages of kernel n + 2. B sends those when
 // its kernel n + 1 has ended; that one waited for A's messages of kernel n + 1, and A sent them when its kernel n, with
-// the emptying, had ended. So B's messages come after it. And none of kernel n - 1 comes late: A has read all of them.
-// This needs that no rank ends a kernel before all have ended the one before, which messages from each to each see to,
-// or from each to one and from that one to each; and that a kernel touches nothing before the kernels before it in its
-// stream have ended. It needs nothing of grids and blocks: they may differ from kernel to kernel and from rank to rank.
+// the emptying, had ended. So B's messages come after the emptying. No message of kernel n - 1 comes late: A has read
+// all of them. This requires that no rank ends a kernel before all have ended the one before. Messages from each rank
+// to each, or from each to one and from that one to each, ensure that. It also requires that a kernel accesses no
+// memory before earlier kernels of its stream have ended. Grids and blocks do not matter: they may differ from kernel
+// to kernel and from rank to rank.
 //
 // So a product that runs between kernel n and kernel n + 1 may send messages of kernel n + 1 itself (ops::SentSums): it
 // does when kernel n has ended, as kernel n + 1 would. Kernel n + 1 then starts beside the product, also when kernel n
-// has ended. It counts itself when the product has ended, which finds the same number of kernels throughout. Whether a
-// rank's product or its kernel sends, no other rank can tell.
+// has ended. It counts itself when the product has ended, which finds the same number of kernels throughout. Other
+// ranks cannot tell whether a rank's product or its kernel sends.
 //
-// All threads send before they wait, so nobody waits for blocks that have no room: but a rank's own blocks must have it
-// while others wait. Grids are at most as large as the GPU.
+// All threads send before they wait, so no thread waits for a block that cannot run, provided that all blocks of a rank
+// fit on its GPU while others wait. So grids are at most as large as the GPU.
 #pragma once
 
 #include "comm/peer_layout.h"
@@ -26,10 +27,10 @@
 
 namespace volley::comm {
 
-// The ranks' memory, as it is seen from this one.
+// The ranks' memory, as seen from this rank.
 struct Peers {
   char* memory[kMostPeers];
-  const uint32_t* aborted;  // host memory: not 0 once the group is
+  const uint32_t* aborted;  // host memory: not 0 once the group is aborted
   int rank;
 };
 
@@ -60,7 +61,7 @@ __device__ inline void store(float* to, const Pack<V>& p) {
   }
 }
 
-// Past the cache of the multiprocessor.
+// Reads past the multiprocessor's cache.
 template <int V>
 __device__ inline Pack<V> look(const float* from) {
   Pack<V> p;
@@ -102,7 +103,7 @@ __device__ inline Pack<V> sum(const Pack<V>& a, const Pack<V>& b) {
   return p;
 }
 
-// The sum of all: of neighbours, then of neighbouring sums (comm.h).
+// The sum of all ranks: of neighbours, then of neighbouring sums (comm.h).
 template <int kRanks, int V>
 __device__ inline Pack<V> sum_in_pairs(Pack<V> (&parts)[kRanks]) {
 #pragma unroll
@@ -113,15 +114,15 @@ __device__ inline Pack<V> sum_in_pairs(Pack<V> (&parts)[kRanks]) {
   return parts[0];
 }
 
-// A kernel's turn, as one of its threads knows it.
+// A kernel's turn, as seen by one of its threads.
 struct Turn {
   PeerHeader* header;
   const uint32_t* aborted;
   PeerBlock before;
-  bool gone;  // nobody waits any more, and results mean nothing
+  bool gone;  // aborted: no thread waits any more, and results are invalid
   uint32_t looks = 0;
 
-  // When the turn before has ended.
+  // Called when the turn before has ended.
   __device__ explicit Turn(const Peers& peers)
       : header(reinterpret_cast<PeerHeader*>(peers.memory[peers.rank])),
         aborted(peers.aborted),
@@ -133,13 +134,13 @@ struct Turn {
     return {static_cast<uint64_t>(bits.x), bits.y};
   }
 
-  // A rank's mailbox of this turn, or that of `later` ones.
+  // A rank's mailbox of this turn, or of `later` turns after it.
   __device__ float* mailbox(const Peers& peers, int rank, int later = 0) const {
     const auto index = static_cast<int64_t>((before.kernels + static_cast<uint64_t>(later)) % kMailboxes);
     return reinterpret_cast<float*>(peers.memory[rank] + sizeof(PeerHeader) + index * kMailboxBytes);
   }
 
-  // Empties what the turn before used.
+  // Empties the mailbox of the turn before.
   __device__ void empty_last(const Peers& peers) const {
     auto* box = reinterpret_cast<uint4*>(mailbox(peers, peers.rank, kMailboxes - 1));
     const int n = static_cast<int>((before.used + 3) / 4);
@@ -148,8 +149,8 @@ struct Turn {
     }
   }
 
-  // Looks at from(i) for each p[i] that is not whole, at all of them together, until all are. A rank may be far behind,
-  // so there is no limit to it but abort.
+  // Polls from(i) for each p[i] that is not whole, all of them together, until all are. A rank may be far behind, so
+  // only an abort limits the wait.
   template <int V, int N, typename From>
   __device__ void await(Pack<V> (&p)[N], const From& from) {
     while (!gone) {
@@ -171,7 +172,7 @@ struct Turn {
     return p[0];
   }
 
-  // The host's memory is far away: threads ask it seldom, and the first to learn tells the others.
+  // The host's memory is far away: threads read it seldom, and the first to see an abort tells the others.
   __device__ void look_up() {
     volatile uint32_t* known = &header->gone;
     if (*known == 0 && looks % (16 * 1024) == 0 && *static_cast<const volatile uint32_t*>(aborted) != 0) *known = 1;
@@ -179,8 +180,8 @@ struct Turn {
     if (looks > 64 * 1024) __nanosleep(200);
   }
 
-  // Ends the turn, of which `used` floats of the mailbox were used. Every block says so for itself, and the first one
-  // for those that this grid has not got: so no block reads what another one writes.
+  // Ends the turn, in which `used` floats of the mailbox were used. Each block records that for itself, and the first
+  // block also for those that this grid lacks, so no block reads what another one writes.
   __device__ void end(int64_t used) const {
     __syncthreads();  // all of the block have read `before`
     const PeerBlock now = {before.kernels + 1, used};
@@ -190,7 +191,8 @@ struct Turn {
   }
 };
 
-// The sum of the ranks' addends of a pack, which lie `apart` in the mailbox from `from` on; the own one is not there.
+// The sum of the ranks' addends of a pack. They lie `apart` in the mailbox from `from` on; the rank's own addend is not
+// there.
 template <int kRanks, int V>
 __device__ inline Pack<V> sum_of_ranks(Turn& turn, int rank, const Pack<V>& own, const float* from, int apart) {
   Pack<V> parts[kRanks];
@@ -256,12 +258,12 @@ __global__ void __launch_bounds__(kPeerThreads)
   turn.end(int64_t{sums} + count);
 }
 
-// Floats that summaries of so many outputs take.
+// Floats that the summaries of so many outputs take.
 __device__ inline int summary_floats(int outputs) {
   return (outputs + ops::kSummaryGroup - 1) / ops::kSummaryGroup * 4;
 }
 
-// Whether any of so many rows is whole; null: all are. For all threads of a block together.
+// Whether any of so many rows is whole; null: all are. All threads of a block call it.
 __device__ inline bool any_whole(const uint8_t* whole, int rows) {
   bool any = whole == nullptr;
   for (int row = threadIdx.x; row < rows && !any; row += blockDim.x) any = whole[row] != 0;
@@ -269,12 +271,13 @@ __device__ inline bool any_whole(const uint8_t* whole, int rows) {
 }
 
 // out[row, begin + c] = mine[row, c] of every rank, each with its own `begin` and number of columns; of rows that are
-// not `whole` (null: all are) summaries. Who has none is waited for, too: behind the rows a mailbox has a float of each
-// rank.
+// not `whole` (null: all are) summaries. Ranks without columns are waited for, too: after the rows a mailbox has one
+// float of each rank.
 //
 // A call is cut into kernels for whole rows, as `whole` is not known before they run: this one is number `part`, and
-// gathers `most_whole` rows, or `most_summaries` if the call has no others. If none are left for it, it takes no turn,
-// on any rank; but it waits for the kernel before, which the one behind does not know.
+// gathers `most_whole` rows, or `most_summaries` if the call has no others. If no rows are left for it, the kernel
+// takes no turn on any rank; but it still waits for the kernel before, because the next kernel cannot know whether this
+// one took a turn.
 template <int kRanks, int V>
 __global__ void __launch_bounds__(kPeerThreads)
     gather_kernel(const __grid_constant__ Peers peers, const float* mine, int columns, int begin, float* out, int rows,
@@ -289,7 +292,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   if (whole != nullptr) whole += skipped;
   Turn turn(peers);
   const bool wide = any_whole(whole, rows);
-  // A row's floats in the mailbox, and this rank's: where all rows are summaries, the rest does not exist.
+  // A row's floats in the mailbox, and this rank's: when all rows are summaries, only those floats exist.
   const int span = wide ? width : summary_floats(width), own = wide ? columns : summary_floats(columns);
   const auto summarised = [&](int row) { return whole != nullptr && whole[row] == 0; };
   const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.x * blockDim.x * V;

@@ -1,5 +1,5 @@
-// What a rank on a GPU has in device memory to hear from the others, and how calls are cut into kernels. Plain numbers:
-// dry runs go by them, too.
+// The mailboxes in the device memory of a rank on a GPU, and how calls are divided into kernels. Plain numbers, which
+// dry runs use too.
 #pragma once
 
 #include <algorithm>
@@ -7,20 +7,20 @@
 #include <iterator>
 
 #include "base/math.h"
-#include "ops/linear/sent_sums.h"
+#include "ops/linear/cuda/sent_sums.h"
 
 namespace volley::comm {
 
 inline constexpr int kMostPeers = 8;
 inline constexpr int kMostPeerBlocks = 256;  // of a kernel's grid
 
-// Mailboxes, used in turn: one is written, one may still be read by a rank that is behind, one is being emptied.
+// Mailboxes, used in turn: one is being written, one may still be read by a rank that is behind, one is being emptied.
 using ops::kMailboxBytes, ops::kMailboxes, ops::kMailboxFloats;
 
-// What a block of the kernels knows from the kernel before.
+// The state that a block carries over from the kernel before.
 struct alignas(16) PeerBlock {
   uint64_t kernels = 0;  // so far: the next one uses mailbox kernels % kMailboxes
-  int64_t used = 0;      // floats of a mailbox, from its begin on, that the last one used
+  int64_t used = 0;      // floats that the last kernel used, from its mailbox's begin on
 };
 // At the begin of a rank's memory; the mailboxes follow.
 struct PeerHeader {
@@ -30,8 +30,8 @@ struct PeerHeader {
 };
 inline constexpr int64_t kPeerBytes = int64_t{sizeof(PeerHeader)} + kMailboxes * kMailboxBytes;
 
-// A sum is made in one of two ways, with the same bits. All send all their addends to all, and everybody adds; or each
-// rank adds a part, and sends the sums: less to send, but one after the other.
+// A sum is made in one of two ways, with the same bits. Either every rank sends all its addends to all, and all add. Or
+// each rank adds a part and sends the sums: that is less data, but two steps.
 struct SumCut {
   bool in_parts = false;
   int64_t chunk = 0;  // floats of a kernel, but of the last
@@ -52,8 +52,8 @@ inline int64_t sum_kernels(int64_t count, int ranks, int64_t in_parts_bytes) {
   return divide_up(count, cut_sum(count, ranks, in_parts_bytes).chunk);
 }
 
-// Whether a sum of rows of n floats and the norm behind it are one kernel. A block has a row, and all must have room at
-// once: `room` is how many have.
+// Whether a sum of rows of n floats and the norm after it are one kernel. Each block has a row, and all must run at
+// once: `room` is how many can.
 inline constexpr int64_t kMostNormedRows = 128, kLongestNormed = 8192;
 static_assert(2 * kMostNormedRows * kLongestNormed + 4 * kMostPeers <= kMailboxFloats);
 static_assert(std::size(ops::SentSums{}.to) == kMostPeers);
@@ -63,7 +63,8 @@ inline bool sums_and_norms(int64_t rows, int64_t n, int ranks, int64_t room) {
 }
 
 // Rows of `floats` that a kernel gathers, with a float of each rank beside them. REQUIRES: at least one fits. There are
-// as many kernels as whole rows need; where all rows are summaries, the first ones gather them, and the others nothing.
+// as many kernels as whole rows need; where all rows are summaries, the first kernels gather them and the others do
+// nothing.
 inline int64_t gathered_rows(int64_t floats) {
   return (kMailboxFloats - kMostPeers) / floats;
 }

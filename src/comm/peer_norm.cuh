@@ -1,5 +1,5 @@
-// Sums of peer_kernels.cuh that end in a norm: a block has a whole row. With more than two ranks blocks wait for
-// what others add, so all must have room at once.
+// Sums of peer_kernels.cuh followed by a norm: a block has a whole row. With more than two ranks, blocks wait for sums
+// that other blocks make, so all must run at once.
 #pragma once
 
 #include "comm/peer_kernels.cuh"
@@ -7,16 +7,16 @@
 
 namespace volley::comm::peer {
 
-// As many as a row has chains: a thread holds few packs, and looks at all of them together.
+// As many as a row has chains: a thread holds few packs, and polls all of them together.
 inline constexpr int kNormThreads = ops::kChains;
-// Blocks at least: those without a row help to empty the last mailbox, which a gather may have filled.
+// The least number of blocks: those without a row help to empty the last mailbox, which a gather may have filled.
 inline constexpr int kNormHelpers = 64;
 
 // x += the ranks' partial, `count` floats in all, and then the norm. With more than two ranks, rank r adds the r-th
 // part of `part` floats and sends the sums, to itself, too: the block that has the row is not the one that adds.
 //
-// kSent: a product has sent `partial`, to this rank, too, and may still run. What is older has ended, but this kernel
-// has not waited for it, so it reads past the multiprocessor's cache.
+// kSent: a product has sent `partial`, also to this rank, and may still run. Older kernels have ended, but this kernel
+// has not waited for them, so it reads past the multiprocessor's cache.
 template <int kRanks, int kVectors, bool kSent>
 __global__ void __launch_bounds__(kNormThreads)
     sum_norm_kernel(const __grid_constant__ Peers peers, const float* partial, float* x, int count, int part,
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kNormThreads)
     if (column(j) < n) *reinterpret_cast<float4*>(x + row + column(j)) = old[j];
   }
   if (n > 0) ops::norm_vectors<kNormThreads, kVectors>(norm, blockIdx.x, old, weight);
-  // The product has read which turn it is, and does not outlast this kernel.
+  // The product has read the number of its turn, and ends before this kernel.
   if constexpr (kSent) cuda::wait_for_predecessors();
   turn.end(kInParts ? int64_t{sums} + count : int64_t{kRanks} * count);
 }

@@ -57,7 +57,7 @@ PeerShared::~PeerShared() {
   }
   wake_.notify_all();
   if (watcher_.joinable()) watcher_.join();
-  for (size_t i = 0; i < members_.size(); ++i) {  // who was aborted may still be on its way out
+  for (size_t i = 0; i < members_.size(); ++i) {  // an aborted member may still be leaving
     if (members_[i].memory.data() == nullptr) continue;
     const cuda::OnGpu on(gpus_[i]);
     cudaDeviceSynchronize();
@@ -102,8 +102,8 @@ Status PeerShared::watch(int member, const Stream& stream) {
   return {};
 }
 
-// While one thread waits for the work of a member, nobody may be there to learn that another one's GPU has failed, for
-// which the first one's waits. So somebody looks at all of them.
+// While one thread waits for a member's work, that work may wait for another member whose GPU has failed, which no
+// thread would notice. So this thread checks all of them.
 void PeerShared::look() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, kBetweenLooks, [this] { return stopping_; })) {
@@ -119,7 +119,7 @@ void PeerShared::look() {
   }
 }
 
-// What waits on a GPU ends before anybody waits here.
+// Ends all waiting kernels on GPUs before a thread waits here.
 void PeerShared::leave(int member) {
   abort(member);
   const std::lock_guard lock(mutex_);

@@ -20,13 +20,13 @@ void check_copy(const RowExchange::Copy& copy) {
   VOLLEY_CHECK_EQ(copy.from.count(), copy.to.count());
 }
 
-// What a dry stream of the CPU is told: a piece is as large as it can be.
+// Arguments of a dry stream of the CPU: a piece is as large as it can be.
 RowExchange::Rows most_of_a_piece(int64_t rows, int64_t most_rows) {
   const int64_t all = std::max(rows, most_rows);
   return {all, 0, std::min(all, most_rows), all};
 }
 
-// What replicas on the CPU have together.
+// The state that replicas on the CPU share.
 struct Shared {
   Shared(int count, int64_t most, int64_t size) : barrier(count), most_rows(most), bytes(size) {
     for (std::vector<int64_t>& turn : rows) turn.resize(static_cast<size_t>(count));
@@ -34,10 +34,11 @@ struct Shared {
 
   Barrier barrier;
   const int64_t most_rows, bytes;
-  // What replicas bring to a layer. Two layers in turn: who is fast may write the next one's while others still read.
+  // The replicas' arguments of a layer. Two layers in turn: a fast replica may write the next layer's while others
+  // still read.
   std::array<std::vector<int64_t>, 2> rows;
   std::mutex mutex;
-  Buffer memory;  // guarded by mutex while it is taken; nobody's rows outlive it, whoever goes first
+  Buffer memory;  // guarded by mutex while allocated; the common memory lives until the last replica leaves
 };
 
 class CpuRowExchange final : public RowExchange {
@@ -60,7 +61,7 @@ class CpuRowExchange final : public RowExchange {
   bool odd_ = false;  // layers so far
 };
 
-// The first to call it takes the memory of all.
+// The first replica to call allocates the memory of all.
 Status CpuRowExchange::prepare(Device& device) {
   const std::lock_guard lock(shared_->mutex);
   Buffer& memory = shared_->memory;
@@ -107,7 +108,7 @@ void CpuRowExchange::meet(Stream& stream) {
   if (!stream.dry()) wait();
 }
 
-// Whoever goes may do so while others read and write what it shared with them: that memory is theirs, too.
+// A replica may leave while others read and write the shared memory, so each holds a reference to it.
 void CpuRowExchange::wait() {
   if (!shared_->barrier.wait()) throw_gone(shared_->barrier.aborted_by(), replicas(), nullptr, "Replica");
 }

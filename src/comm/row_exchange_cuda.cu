@@ -1,9 +1,9 @@
 // Rows of replicas on GPUs of this machine that reach one another's memory (row_exchange.h). Plain loads and stores
 // alone: no NVLink multicast.
 //
-// A meet: each replica writes the number of its meets into all headers, behind all that it wrote before, and looks into
-// its own header until the others' are there. Numbers are kept on the device, so a replayed graph goes on counting. Who
-// is ahead by one has left a higher number, which says as much.
+// A meet: after all its earlier writes, each replica writes the number of its meets into all headers, and polls its own
+// header until the others' numbers arrive. The device keeps the numbers, so a replayed graph continues the count. A
+// replica that is one meet ahead has left a higher number, which also ends the wait.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -25,7 +25,7 @@ constexpr int kBringThreads = 512, kMeetThreads = 32;
 
 struct MeetArgs {
   ExchangeHeader* header;   // this replica's
-  const uint32_t* aborted;  // host memory: not 0 once the exchange is
+  const uint32_t* aborted;  // host memory: not 0 once the exchange is aborted
   int replica, replicas;
 };
 
@@ -44,11 +44,11 @@ __device__ void release(uint32_t* to, uint32_t v) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(v) : "memory");
 }
 
-// Looks until the replica has come to so many meets. It may be far behind, so there is no limit to it but abort. The
-// host's memory is far away: it is asked seldom, and the first to learn tells those that come later.
+// Polls until the replica has entered so many meets. It may be far behind, so only an abort limits the wait. The host's
+// memory is far away: it is read seldom, and the first thread to see an abort tells later ones.
 __device__ void await(const MeetArgs& args, int replica, uint32_t meets) {
   volatile uint32_t* gone = &args.header->gone;
-  if (*gone != 0) return;  // nobody waits any more, and results mean nothing
+  if (*gone != 0) return;  // aborted: no thread waits any more, and results are invalid
   const uint32_t* come = &args.header->come[replica].meets;
   for (uint32_t looks = 1; static_cast<int32_t>(acquired(come) - meets) < 0; ++looks) {
     if (looks % 1024 != 0) continue;
@@ -58,8 +58,8 @@ __device__ void await(const MeetArgs& args, int replica, uint32_t meets) {
   }
 }
 
-// By all threads of one block, of at least kMostGpuReplicas. What this block and the kernels before it wrote is seen by
-// all that have come to this meet, and theirs by what runs after it.
+// Called by all threads of one block, of at least kMostGpuReplicas. Earlier writes of this block and of the kernels
+// before it are visible to all replicas that entered this meet, and theirs to the code after it.
 __device__ void meet(const MeetArgs& args) {
   const uint32_t meets = *static_cast<volatile uint32_t*>(&args.header->meets) + 1;
   __syncthreads();  // all have read it
@@ -73,8 +73,8 @@ __device__ void meet(const MeetArgs& args) {
   if (threadIdx.x == 0) args.header->meets = meets;
 }
 
-// The next kernel starts when the meet is over: before, its blocks could fill the GPU of another replica, which this
-// one waits for (in tests).
+// The next kernel starts only after the meet: before that, its blocks could fill another replica's GPU, which this one
+// waits for (in tests).
 __global__ void __launch_bounds__(kMeetThreads) meet_kernel(const __grid_constant__ MeetArgs args) {
   cuda::wait_for_predecessors();
   meet(args);
@@ -88,7 +88,7 @@ struct BringArgs {
     const char* from;
     char* to;  // in this replica's memory
     int64_t bytes;
-    int unit;  // what a thread moves at once: 16, 4 or 2 bytes
+    int unit;  // bytes that a thread moves at once: 16, 4 or 2
   };
   Part parts[RowExchange::kMostCopies];
 };
@@ -104,7 +104,7 @@ __device__ void copy_to_all(const BringArgs::Part& part, const int64_t* shifts, 
   }
 }
 
-// Blocks end when they have written; the last one meets the other replicas for all of them.
+// Blocks end when they have written; the last one meets the other replicas on behalf of all.
 __global__ void __launch_bounds__(kBringThreads) bring_kernel(const __grid_constant__ BringArgs args) {
   __shared__ int64_t shifts[kMostGpuReplicas];
   __shared__ bool last;
@@ -123,9 +123,9 @@ __global__ void __launch_bounds__(kBringThreads) bring_kernel(const __grid_const
   }
   __syncthreads();
   if (thread == 0) {
-    __threadfence_system();  // what the block wrote, before its ticket
+    __threadfence_system();  // the block's writes, before its ticket
     last = atomicAdd(&header->ticket, 1u) == gridDim.x - 1;
-    __threadfence_system();  // what all blocks wrote, before the meet
+    __threadfence_system();  // all blocks' writes, before the meet
   }
   __syncthreads();
   if (!last) return;
@@ -159,10 +159,10 @@ class CudaRowExchange final : public RowExchange {
   int64_t rows_ = 0;  // of the layer
 };
 
-// Replicas may come one after the other, and record graphs before the last has come: so where the others' memory lies
-// is not among what kernels are given. The last one tells all.
+// Replicas may prepare one after the other, and record graphs before the last has prepared, so the addresses of the
+// others' memory are not kernel arguments. The last one writes them for all.
 Status CudaRowExchange::prepare(Device& device) {
-  static std::mutex mutex;  // several may come at once
+  static std::mutex mutex;  // several may arrive at once
   const std::lock_guard lock(mutex);
   VOLLEY_RETURN_IF_ERROR(shared_->prepare(replica(), device, kExchangeHeaderBytes + bytes_));
   char* const common = shared_->memory(replica()) + kExchangeHeaderBytes;
@@ -218,19 +218,15 @@ void CudaRowExchange::bring(Stream& stream, std::span<const Copy> copies) {
   }
   // Each of several replicas on a GPU leaves room for the others.
   const int most = std::max(1, stream.gpu().multiprocessors / (shared_->sharing(replica()) > 1 ? 4 : 1));
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(most, divide_up(moves, kBringThreads))));
-  how.block = dim3(kBringThreads);
-  how.early = true;
-  cuda::launch(bring_kernel, how, stream, args);
+  cuda::launch(bring_kernel,
+               {.grid = cuda::dims(std::min<int64_t>(most, divide_up(moves, kBringThreads))),
+                .block = dim3(kBringThreads),
+                .early = true},
+               stream, args);
 }
 
 void CudaRowExchange::meet(Stream& stream) {
-  cuda::Launch how;
-  how.grid = dim3(1);
-  how.block = dim3(kMeetThreads);
-  how.early = true;
-  cuda::launch(meet_kernel, how, stream, meet_args());
+  cuda::launch(meet_kernel, {.grid = dim3(1), .block = dim3(kMeetThreads), .early = true}, stream, meet_args());
 }
 
 }  // namespace

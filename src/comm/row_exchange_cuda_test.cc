@@ -1,8 +1,9 @@
-// Protects the same as row_exchange_test.cc does, of replicas on GPUs: what one brings all have, layer by layer,
-// whoever is ahead and however many rows it has; products are read where they were made before they are made anew;
-// recorded calls go on counting; nobody waits for a replica that is gone, and its memory stays.
+// Protects the same as row_exchange_test.cc does, for replicas on GPUs: every replica gets the rows that one brings,
+// layer by layer, at any pace and for any number of rows; products are read before they are overwritten; recorded calls
+// continue the count; no replica waits for one that is gone, and its memory stays.
 //
-// On one GPU all replicas are there with a stream each; else each has a GPU, and is skipped without.
+// With one GPU, each replica has a stream of its own on it; with several, each replica has a GPU. Tests without enough
+// GPUs are skipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +13,7 @@
 #include <random>
 #include <thread>
 
+#include "base/threads_for_test.h"
 #include "comm/exchange_layout.h"
 #include "comm/row_exchange.h"
 #include "device/fault.h"
@@ -45,7 +47,7 @@ float value_of(int replica, int64_t layer, int64_t i) {
   return static_cast<float>((layer * 131 + replica * 1009 + i) % 9973);
 }
 
-// A replica: its end, a device, and memory of both kinds that is there before anybody waits for anybody.
+// A replica: its end, a device, and memory of both kinds, all allocated before any replica waits for another.
 struct Replica {
   std::unique_ptr<Device> device;
   RowExchange* exchange = nullptr;
@@ -55,7 +57,7 @@ struct Replica {
   TensorView inputs() const { return {static_cast<char*>(rows.data()) + 256, DType::kF32, {kMost, kWidth}}; }
 };
 
-// What a layer takes of common memory.
+// The common memory that a layer takes.
 struct Common {
   TensorView chosen, inputs, outer;
 
@@ -99,23 +101,19 @@ class CudaRowExchange : public ::testing::TestWithParam<Case> {
     exchanges_.clear();
   }
 
-  // body on a thread for each replica. Who fails leaves nobody waiting.
+  // Runs body on a thread for each replica. A replica that fails leaves no other waiting.
   void run(const std::function<void(Replica&)>& body) {
-    std::vector<std::thread> threads;
-    for (Replica& replica : all_) {
-      threads.emplace_back([&] {
-        replica.device->attach_thread();
-        try {
-          body(replica);
-          if (HasFatalFailure()) replica.exchange->abort();
-          replica.device->synchronize();
-        } catch (const DeviceFault& fault) {
-          ADD_FAILURE() << "replica " << replica.exchange->replica() << ": " << fault.what();
-          replica.exchange->abort();
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    on_threads(all_, [&](Replica& replica) {
+      replica.device->attach_thread();
+      try {
+        body(replica);
+        if (HasFatalFailure()) replica.exchange->abort();
+        replica.device->synchronize();
+      } catch (const DeviceFault& fault) {
+        ADD_FAILURE() << "replica " << replica.exchange->replica() << ": " << fault.what();
+        replica.exchange->abort();
+      }
+    });
   }
 
   static void bring(Replica& replica, const Common& common, int64_t rows) {
@@ -133,14 +131,15 @@ class CudaRowExchange : public ::testing::TestWithParam<Case> {
   RowExchanges exchanges_;
 };
 
-// No host waits between layers, but for some at random: what a layer's rows, counts and products were is logged on the
-// device, and looked at when all is over. Every replica makes of all rows what tells who and when.
+// The host does not wait between layers, except at random: each layer's rows, counts and products are logged on the
+// device, and checked at the end. Every replica's products encode replica and layer.
 TEST_P(CudaRowExchange, LayersOfAnyRowsStayApart) {
   const int64_t n = replicas();
   const int64_t counts_bytes = n * 4, inputs_bytes = n * kMost * kRowBytes;
   const int64_t entry = counts_bytes + 2 * inputs_bytes;  // of the log: counts, inputs, the next replica's products
   ASSERT_LE((kLayers + 1) * (entry + inputs_bytes), kLogBytes);
-  // What a replica's products are in a layer, from [layers + 1] in its log's second half; and rows, in pinned memory.
+  // The expected products of a replica in a layer, from [layers + 1] in the second half of its log; and rows, in pinned
+  // memory.
   run([&](Replica& replica) {
     const int me = replica.exchange->replica();
     auto* values = static_cast<float*>(replica.host.data());
@@ -211,12 +210,12 @@ TEST_P(CudaRowExchange, LayersOfAnyRowsStayApart) {
   }
 }
 
-// A graph has nothing of a meet's number nor of the others' rows: each replica replays the one for the rows that it
-// has.
+// A graph contains neither a meet's number nor the others' rows: each replica replays the graph for its own number of
+// rows.
 TEST_P(CudaRowExchange, RecordedCallsCanBeReplayed) {
   constexpr int kReplays = 300;
   std::vector<std::vector<std::unique_ptr<StepGraph>>> graphs(all_.size());
-  for (Replica& replica : all_) {  // before anybody waits for anybody: it takes memory
+  for (Replica& replica : all_) {  // before any replica waits for another: this allocates memory
     const ArenaScope scope(replica.exchange->common());
     const Common common(*replica.exchange);
     replica.device->attach_thread();
@@ -249,7 +248,7 @@ TEST_P(CudaRowExchange, RecordedCallsCanBeReplayed) {
       if (!looks) continue;
       device.enqueue_download(host, exchange.counts(), static_cast<size_t>(replicas()) * 4);
       device.enqueue_download(host + 64, common.inputs.data, static_cast<size_t>(common.inputs.bytes()));
-      exchange.meet(device.stream());  // nobody brings more before all have looked
+      exchange.meet(device.stream());  // no replica brings more before all have looked
       device.synchronize();
       for (int r = 0; r < replicas(); ++r) {
         ASSERT_EQ(reinterpret_cast<int32_t*>(host)[r], rows_of(r, replay)) << "replay " << replay;
@@ -295,7 +294,7 @@ TEST_P(CudaRowExchange, AReplicaThatIsGoneEndsTheOthersWait) {
   });
 }
 
-// Its device goes while the others' work still writes into its memory.
+// A replica's device is destroyed while the others' work still writes into its memory.
 TEST_P(CudaRowExchange, MemoryOfAReplicaThatIsGoneStays) {
   if (replicas() == 1) GTEST_SKIP() << "there are no others";
   run([&](Replica& replica) {

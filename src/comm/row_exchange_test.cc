@@ -1,5 +1,6 @@
-// Protects: rows of all replicas lie side by side in their order, whoever has how many; what one writes all see; nobody
-// is overtaken by a layer; a replica that is gone ends the others' waiting, and takes no memory with it.
+// Protects: rows of all replicas lie side by side in their order, for any counts; one replica's writes are visible to
+// all; no replica is a layer ahead of another; a replica that is gone ends the others' waiting, and frees no memory in
+// use.
 #include "comm/row_exchange.h"
 
 #include <gmock/gmock.h>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "base/sanitized.h"
+#include "base/threads_for_test.h"
 #include "device/dry_run.h"
 #include "device/fault.h"
 
@@ -24,18 +26,14 @@ constexpr int64_t kWidth = 5;
 // Runs body(replica's end, its stream) on a thread for each replica.
 void on_replicas(int replicas, int64_t most_rows, const std::function<void(RowExchange&, Stream&)>& body) {
   RowExchanges exchanges = make_row_exchanges(replicas, most_rows, 1 << 20);
-  std::vector<std::thread> threads;
-  for (auto& exchange : exchanges) {
-    threads.emplace_back([&body, &exchange] {
-      const auto device = *make_cpu_device(1);
-      ASSERT_TRUE(exchange->prepare(*device).ok());
-      body(*exchange, device->stream());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(exchanges, [&](auto& exchange) {
+    const auto device = *make_cpu_device(1);
+    ASSERT_TRUE(exchange->prepare(*device).ok());
+    body(*exchange, device->stream());
+  });
 }
 
-// How many rows a replica brings to a layer: often none, and in some layers nobody has any.
+// How many rows a replica brings to a layer: often none, and in some layers no replica has any.
 int64_t rows_of(int replica, int64_t layer) {
   std::minstd_rand random(static_cast<uint32_t>(layer * 31 + replica * 7 + 1));
   random.discard(3);
@@ -46,7 +44,7 @@ float value_of(int64_t layer, int64_t row, int64_t column) {
   return static_cast<float>((layer * 131 + row * 17 + column) % 9973);
 }
 
-// Every replica writes its rows; each row is doubled by one of the replicas; its own one finds that.
+// Every replica writes its rows; one of the replicas doubles each row; the row's own replica finds the result.
 void check_layer(RowExchange& exchange, Stream& stream, int64_t layer) {
   const int64_t rows = rows_of(exchange.replica(), layer);
   int64_t all = 0, first = 0;
@@ -122,7 +120,7 @@ TEST(RowExchange, ADryStreamMeasuresAndWaitsForNobody) {
   EXPECT_EQ(exchange->common().peak(), 6400u);
 }
 
-// There is room for all that all may bring, and each replica has its own place.
+// All replicas' rows fit, and each replica has its own place.
 TEST(RowExchange, ADryGpuHasRoomForEverybody) {
   const auto exchange = make_dry_row_exchange(2, 4, 100);
   GpuInfo gpu;

@@ -7,11 +7,11 @@
 
 namespace volley {
 
-// What an arena hands out is aligned to this. Copies of matrix rows go by lines of 128 bytes: where x began in the
-// middle of one, products of 128 rows took 7 to 12 % longer (docs/cuda-notes.md).
+// The alignment of memory from an arena. Copies of matrix rows use lines of 128 bytes: if x began in the middle of one,
+// products of 128 rows took 7 to 12 % longer (docs/cuda-notes.md).
 inline constexpr int64_t kArenaAlignment = 256;
 
-// What a tensor of so many bytes takes of an arena.
+// The bytes of an arena that a tensor of so many bytes takes.
 constexpr int64_t arena_bytes(int64_t bytes) {
   return round_up(bytes, kArenaAlignment);
 }
@@ -20,11 +20,11 @@ class Arena {
  public:
   explicit Arena(Buffer buffer)
       : buffer_(std::move(buffer)), begin_(static_cast<char*>(buffer_.data())), capacity_(buffer_.bytes()) {}
-  // An arena of any size and without memory, for dry runs: what it hands out must not be touched.
+  // An arena of any size and without memory, for dry runs: its tensors must not be accessed.
   static Arena measuring();
 
-  // Aligned to kArenaAlignment, from the buffer's begin on; contents undefined. Running out is a CHECK failure: whoever
-  // sized the arena was wrong.
+  // Aligned to kArenaAlignment, from the buffer's begin on; contents undefined. Running out is a CHECK failure, because
+  // dry runs sized the arena.
   TensorView take(DType dtype, std::initializer_list<int64_t> dims);
 
   // Frees everything taken after the mark.
@@ -44,7 +44,7 @@ class Arena {
   size_t peak_ = 0;
 };
 
-// Releases on leaving a scope what was taken in it.
+// On leaving a scope, releases everything taken in it.
 class ArenaScope {
  public:
   explicit ArenaScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}

@@ -43,7 +43,7 @@ Stream::Stream(ThreadPool& pool) : kind_(DeviceKind::kCpu), pool_(&pool), thread
 
 namespace {
 
-// Work on the CPU is done when it is enqueued, so a point in it is a moment.
+// Work on the CPU is done when the call returns, so a point in the stream is a moment in time.
 class CpuFence final : public Fence {
  public:
   void set() override { moment_ = std::chrono::steady_clock::now(); }
@@ -83,7 +83,7 @@ class CpuDevice final : public Device {
   Result<Buffer> allocate_host(size_t bytes) override { return allocate(bytes); }
   void enqueue_upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void enqueue_download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
-  // By all threads: a state of a recurrent model is tens of megabytes.
+  // Copied by all threads: a state of a recurrent model is tens of megabytes.
   void enqueue_copy(void* to, const void* from, size_t bytes) override {
     constexpr size_t kPiece = size_t{256} << 10;
     const auto pieces = static_cast<int64_t>((bytes + kPiece - 1) / kPiece);

@@ -17,12 +17,13 @@ class ThreadPool;
 
 enum class DeviceKind { kCpu, kCuda };
 
-// What kernels and their plans go by on a GPU. Given by hand, it stands for a GPU that this machine has not got.
+// The facts about a GPU that kernels and plans depend on. Made by hand, they describe a GPU that this machine does not
+// have.
 struct GpuInfo {
   int compute_capability = 0;  // ten times the major number plus the minor one: 90 is Hopper
   int multiprocessors = 0;
   int64_t block_shared_bytes = 0;  // shared memory that a block can have
-  // sm_90a: code for it runs on this one compute capability, on no later one.
+  // sm_90a: code for it runs only on this compute capability, not on later ones.
   bool is_hopper() const { return compute_capability == 90; }
   bool at_least(int capability) const { return compute_capability >= capability; }
 };
@@ -50,7 +51,7 @@ class Buffer {
 };
 
 // An order of work. On the CPU work is done when the call returns, by the calling thread and the pool's. On CUDA it is
-// done some time after, in order; Device::synchronize() waits for it.
+// done later, in order; Device::synchronize() waits for it.
 //
 // A stream can be dry (dry_run.h): operations then check their arguments and take their scratch memory, but do nothing.
 class Stream {
@@ -59,7 +60,7 @@ class Stream {
   explicit Stream(int threads) : kind_(DeviceKind::kCpu), threads_(threads) {}  // without any: for dry runs alone
   Stream(void* cuda_stream, const GpuInfo& gpu) : kind_(DeviceKind::kCuda), cuda_stream_(cuda_stream), gpu_(gpu) {}
   DeviceKind kind() const { return kind_; }
-  const GpuInfo& gpu() const {  // that it is on. REQUIRES: kind() == kCuda
+  const GpuInfo& gpu() const {  // the device of the stream. REQUIRES: kind() == kCuda
     VOLLEY_CHECK(kind_ == DeviceKind::kCuda);
     return gpu_;
   }
@@ -67,9 +68,9 @@ class Stream {
     VOLLEY_CHECK(pool_ != nullptr);
     return *pool_;
   }
-  int threads() const { return threads_; }  // of the pool; 0 on CUDA
+  int threads() const { return threads_; }  // threads of the pool; 0 on CUDA
   bool dry() const { return skipped_ != nullptr; }
-  // Instead of a kernel's launch. REQUIRES: dry()
+  // Called instead of launching a kernel. REQUIRES: dry()
   void skip_launch() const { ++*skipped_; }
   void* native() const {  // a cudaStream_t. REQUIRES: kind() == kCuda
     VOLLEY_CHECK(kind_ == DeviceKind::kCuda);
@@ -84,7 +85,7 @@ class Stream {
   int threads_ = 0;
   void* cuda_stream_ = nullptr;
   GpuInfo gpu_;
-  int64_t* skipped_ = nullptr;  // launches, while the stream is dry
+  int64_t* skipped_ = nullptr;  // launches counted while the stream is dry
 };
 
 // A point in a stream's work.
@@ -92,7 +93,7 @@ class Fence {
  public:
   virtual ~Fence() = default;
   virtual void set() = 0;   // the point is after all work enqueued so far
-  virtual void wait() = 0;  // until the work before the point is done; at once if it was never set
+  virtual void wait() = 0;  // waits until the work before the point is done; returns at once if it was never set
   // Seconds of the device's time from `earlier` to this point. REQUIRES: both points are reached; made by one device.
   virtual double seconds_since(const Fence& earlier) const = 0;
 };
@@ -112,13 +113,13 @@ class Device {
   virtual Stream& stream() = 0;
   // kResourceExhausted when there is no room.
   virtual Result<Buffer> allocate(size_t bytes) = 0;
-  // To be called first by a thread that is going to use the device, unless that thread made it.
+  // A thread that did not make the device must call this before it uses the device.
   virtual void attach_thread() = 0;
   // Host memory that enqueued copies can reach: pinned on CUDA.
   virtual Result<Buffer> allocate_host(size_t bytes) = 0;
-  // Copies between host memory and the device's, ordered after the work of the stream; `from` may be reused and `to` be
-  // read when they return. upload() of up to kSmallUpload bytes does not wait for the stream unless some hundred of
-  // them are under way; larger ones and download() are for loading and for tests.
+  // Copies between host memory and the device's, ordered after the work of the stream; on return `from` may be reused
+  // and `to` may be read. upload() of up to kSmallUpload bytes does not wait for the stream unless about a hundred such
+  // copies are under way. Larger uploads and download() are for loading and for tests.
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
   // The same without waiting. Host memory from allocate_host(), which must stay as it is until a fence set afterwards
@@ -130,8 +131,8 @@ class Device {
   virtual std::unique_ptr<Fence> make_fence() = 0;
   // Waits for the stream's work.
   virtual void synchronize() = 0;
-  // Records what `enqueue` puts on the stream, which does not run by that. Null on the CPU, where there is nothing to
-  // gain. Memory that the work touches must outlive the graph.
+  // Records the work that `enqueue` puts on the stream, without running it. Null on the CPU, where recording gains
+  // nothing. Memory that the work touches must outlive the graph.
   virtual std::unique_ptr<StepGraph> record(const std::function<void()>& enqueue) = 0;
   // "NVIDIA H200", or the CPU's name for what its kernels run on: empty.
   virtual std::string name() const = 0;
@@ -143,20 +144,20 @@ inline constexpr size_t kSmallUpload = 16 << 10;
 // the system gives no more threads.
 Result<std::unique_ptr<Device>> make_cpu_device(int threads);
 
-// The CUDA device `ordinal`, with a stream of its own: others of the same GPU, in this process or another, do not wait
-// for its work, but share the GPU with it. kUnimplemented in a build without CUDA, kUnavailable when there is no such
-// device or it is older than compute capability 8.0.
+// The CUDA device `ordinal`, with a stream of its own. Other streams of the same GPU, in this process or another, do
+// not wait for its work, but share the GPU's time. kUnimplemented in a build without CUDA, kUnavailable when there is
+// no such device or it is older than compute capability 8.0.
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal);
 
-// What can be known of GPU `ordinal` without using it. Errors as make_cuda_device().
+// The facts about GPU `ordinal` that need no use of it. Errors as make_cuda_device().
 struct GpuFacts {
   std::string name;
   int64_t free_bytes = 0;
   GpuInfo info;
 };
 Result<GpuFacts> examine_cuda_device(int ordinal);
-// Gives back what this process has of it, where it has any: for another process to find the GPU as it was. Whatever of
-// it is still used here can only be destroyed.
+// Releases this process's context on the GPU, if there is one, so that another process finds its memory free. Objects
+// of this process on that GPU can afterwards only be destroyed.
 void release_cuda_device(int ordinal);
 
 // The cores this process may run on (affinity mask and cgroup quota), at least 1.

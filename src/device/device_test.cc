@@ -63,8 +63,8 @@ TEST(ThreadPool, RunsEveryTaskOnce) {
   }
 }
 
-// Regions in quick succession: a worker that comes late must not take a task of a later region, nor run an earlier
-// region's function, and what tasks wrote must be there when the region ends.
+// Regions in quick succession: a late worker must not take a task of a later region, nor run an earlier region's
+// function, and everything that tasks wrote must be visible when the region ends.
 TEST(ThreadPool, KeepsRegionsApart) {
   ThreadPool pool(3);
   std::vector<int> written(64);
@@ -91,7 +91,7 @@ TEST(Arena, ReusesWhatAScopeReleased) {
   EXPECT_DEATH(arena.take(DType::kF32, {1024}), "CHECK failed");
 }
 
-// An arena of any size hands out what a real one would, and its peak is the size to make that one of.
+// An arena of any size hands out the same places as a real one, and its peak is the size that the real one needs.
 TEST(DryRun, MeasuresScratch) {
   auto device = *make_cpu_device(1);
   const auto run = [](Arena& arena) {
@@ -162,7 +162,7 @@ TEST(Buffer, IsZeroedAndFreedOnce) {
   EXPECT_NE(b.data(), nullptr);
 }
 
-// Whatever instruction set this machine has: a figure of zero would make every time look infinitely good or bad.
+// On any instruction set: a figure of zero would make every time look infinitely good or bad.
 TEST(MachineProbe, MeasuresSomethingOnAnyCpu) {
   const MachineSpeed speed = MachineProbe(1).measure(1 << 20);
   EXPECT_GT(speed.read_bytes_per_s, 0);

@@ -1,6 +1,6 @@
-// Learning what work takes by going through it without doing it. Operations check their arguments and take their
-// scratch memory as ever, but look at no data and run no kernel; so weights and states may be memory that does not
-// exist. Threads: as the stream or device.
+// Measures the memory of work without doing the work. Operations check their arguments and take their scratch memory as
+// usual, but read no data and run no kernel, so weights and states may be memory that does not exist. Threads: as the
+// stream or device.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace volley {
 
-// While it lives, the stream is dry.
+// During its life the stream is dry.
 class DryRun {
  public:
   explicit DryRun(Stream& stream) : stream_(stream), outer_(stream.skipped_) { stream.skipped_ = &launches_; }
@@ -18,7 +18,7 @@ class DryRun {
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
-  // Kernels that would have run so far. CUDA; the CPU's are not counted.
+  // Kernels that would have run so far. CUDA only; the CPU's are not counted.
   int64_t launches() const { return launches_; }
 
  private:
@@ -27,24 +27,24 @@ class DryRun {
   int64_t launches_ = 0;
 };
 
-// An address as aligned as a device's, with nothing behind it.
+// An address with a device's alignment and no memory.
 void* no_memory();
 
 // The most that `run` takes of the arena it is given.
 int64_t measure_scratch(Stream& stream, const std::function<void(Arena&)>& run);
 
-// Device memory that a recorded graph of so many kernels takes at most. CUDA.
+// The most device memory that a recorded graph of so many kernels takes. CUDA.
 int64_t recorded_bytes(int64_t kernels);
 
-// A device with neither memory nor kernels, always dry: whoever starts up on it learns what that takes.
+// A device with neither memory nor kernels, always dry: a start on it measures the memory that a real start takes.
 class DryDevice final : public Device {
  public:
   explicit DryDevice(int threads) : stream_(threads), dry_(stream_) {}              // a CPU
   explicit DryDevice(const GpuInfo& gpu) : stream_(nullptr, gpu), dry_(stream_) {}  // that GPU
 
-  // What it was asked for so far, on the CPU host memory included. It does not see what was given back.
+  // Memory requested so far, on the CPU including host memory. Memory given back is not subtracted.
   int64_t bytes() const { return bytes_; }
-  int64_t graph_bytes() const { return graph_bytes_; }  // of what was recorded
+  int64_t graph_bytes() const { return graph_bytes_; }  // bytes of recorded graphs
 
   DeviceKind kind() const override { return stream_.kind(); }
   Stream& stream() override { return stream_; }

@@ -1,6 +1,7 @@
 #include "device/dtype.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/check.h"
@@ -26,25 +27,10 @@ size_t dtype_size(DType dtype) {
 }
 
 const char* dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "float32";
-    case DType::kBF16:
-      return "bfloat16";
-    case DType::kF16:
-      return "float16";
-    case DType::kI32:
-      return "int32";
-    case DType::kU8:
-      return "uint8";
-    case DType::kF8E4M3:
-      return "float8_e4m3";
-    case DType::kI4:
-      return "int4";
-    case DType::kF4E2M1:
-      return "float4_e2m1";
-  }
-  return "unknown";
+  constexpr std::array kNames = {"float32", "bfloat16",    "float16", "int32",
+                                 "uint8",   "float8_e4m3", "int4",    "float4_e2m1"};  // in the order of DType
+  static_assert(kNames.size() == static_cast<size_t>(DType::kF4E2M1) + 1);
+  return kNames.at(static_cast<size_t>(dtype));
 }
 
 float to_float(Float16 x) {

@@ -10,7 +10,7 @@ namespace volley {
 
 enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8, kF8E4M3, kI4, kF4E2M1 };
 
-size_t dtype_size(DType dtype);       // bytes; REQUIRES: not kI4 or kF4E2M1, of which two share a byte
+size_t dtype_size(DType dtype);       // bytes; REQUIRES: not kI4 or kF4E2M1, which hold two elements a byte
 const char* dtype_name(DType dtype);  // "float32", "bfloat16", …
 
 // Storage of a bfloat16; arithmetic happens in float.
@@ -28,6 +28,9 @@ inline constexpr float kMaxFloat8E4M3 = 448.0f;
 // The magnitudes of 2 bits of exponent and 1 of mantissa; a fourth bit is the sign. There is no NaN.
 inline constexpr float kFloat4E2M1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
 
+inline float to_float(float x) {
+  return x;
+}
 inline float to_float(BFloat16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
 }
@@ -41,7 +44,7 @@ inline BFloat16 to_bfloat16(float x) {
 
 float to_float(Float16 x);
 float to_float(Float8E4M3 x);
-// The nearest, ties to even; what is larger than the largest becomes the largest. NaN stays NaN.
+// Round to nearest, ties to even; larger magnitudes become the largest one. NaN stays NaN.
 Float8E4M3 to_float8_e4m3(float x);
 
 template <typename T>

@@ -1,4 +1,4 @@
-// A view of a dense row-major tensor. It owns nothing; whoever made the memory keeps it alive.
+// A view of a dense row-major tensor. It owns no memory; the allocation must outlive the view.
 #pragma once
 
 #include <array>

@@ -6,18 +6,18 @@
 #include <map>
 #include <random>
 
-#include "engine/companions.h"
-#include "engine/cost_cache.h"
-#include "engine/device_process.h"
-#include "engine/dispatcher.h"
-#include "engine/models.h"
-#include "engine/node_setup.h"
-#include "engine/replica.h"
-#include "engine/replica_options.h"
-#include "engine/start_error.h"
-#include "engine/text_models.h"
-#include "engine/token_rules.h"
-#include "engine/validation.h"
+#include "engine/remote/device_process.h"
+#include "engine/remote/node_setup.h"
+#include "engine/run/dispatcher.h"
+#include "engine/run/replica.h"
+#include "engine/run/token_rules.h"
+#include "engine/run/validation.h"
+#include "engine/start/companions.h"
+#include "engine/start/cost_cache.h"
+#include "engine/start/models.h"
+#include "engine/start/replica_options.h"
+#include "engine/start/start_error.h"
+#include "engine/start/text_models.h"
 #include "ops/cpu_features.h"
 #include "text/grammar.h"
 
@@ -36,7 +36,6 @@ class EngineImpl final : public Engine {
              const DispatcherConfig& dispatch)
       : info_(std::move(info)),
         text_(std::move(text)),
-        simulated_(replicas.front().simulate_acceptance.has_value()),
         measured_(replicas.front().costs.has_value()),
         grammar_limits_(grammar_limits),
         dispatcher_(std::move(replicas), dispatch) {}
@@ -44,9 +43,6 @@ class EngineImpl final : public Engine {
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override {
     const auto submitted = RequestOutput::Clock::now();
     VOLLEY_RETURN_IF_ERROR(check_request(request, info_));
-    if (request.simulate_acceptance && !simulated_) {
-      return failed_precondition("The engine was not started with --simulate-acceptance: leave it out of requests.");
-    }
     VOLLEY_ASSIGN(std::unique_ptr<text::Matcher> matcher, compile_grammar(request));
     request.cancelled = nullptr;  // the request outlives it
     const int32_t room = info_.max_model_len - static_cast<int32_t>(request.prompt.size());
@@ -62,7 +58,13 @@ class EngineImpl final : public Engine {
     const text::GrammarCompiler* grammars = text_.tokenizer->grammars();
     return grammars != nullptr && !grammars->is_quick(grammar);
   }
-  void cancel(RequestId id) noexcept override { dispatcher_.cancel(id); }
+  Result<std::vector<std::string>> check_grammar(const GenerateRequest& request) const override {
+    if (!request.grammar) return std::vector<std::string>();
+    VOLLEY_RETURN_IF_ERROR(check_rules(request));
+    VOLLEY_ASSIGN(const text::GrammarCompiler* grammars, compiler());
+    return grammars->check(*request.grammar, limits_of(request));
+  }
+  void cancel(RequestId id) override { dispatcher_.cancel(id); }
   void set_target_step_ms(int milliseconds) override { dispatcher_.set_target_step(milliseconds * 1e-3); }
   void drop_prefix_cache() override { dispatcher_.drop_prefix_cache(); }
   Status set_verify(const VerifyPolicy& policy) override {
@@ -94,32 +96,41 @@ class EngineImpl final : public Engine {
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override {
     return text_.tokenizer->decode(ids, skip_special_tokens);
   }
-  Result<std::string> render_chat(const ChatMessages& chat) const override {
-    return text_.chat_template->render({chat.messages_json, chat.tools_json, chat.template_kwargs_json,
-                                        chat.add_generation_prompt, chat.continue_final_message, chat.cancelled});
-  }
+  Result<std::string> render_chat(const ChatMessages& chat) const override { return text_.chat_template->render(chat); }
 
  private:
   // Null where the request has no grammar. On the caller's thread: compiling a large one takes a while.
   Result<std::unique_ptr<text::Matcher>> compile_grammar(const GenerateRequest& request) const {
-    if (simulated_ && (request.grammar || TokenRules::has_any(request))) {
-      return invalid_argument(
-          "With simulated acceptance the text is meaningless: leave grammars and rules on its tokens out.");
-    }
+    VOLLEY_RETURN_IF_ERROR(check_rules(request));
     if (!request.grammar) return std::unique_ptr<text::Matcher>();
-    if (text_.tokenizer->grammars() == nullptr) {
+    VOLLEY_ASSIGN(const text::GrammarCompiler* grammars, compiler());
+    return grammars->compile(*request.grammar, limits_of(request));
+  }
+
+  Status check_rules(const GenerateRequest& request) const {
+    if (!request.simulate_acceptance || (!request.grammar && !TokenRules::has_any(request))) return {};
+    return invalid_argument(
+        "With simulated acceptance the text is meaningless: leave grammars and rules on its tokens out.");
+  }
+
+  Result<const text::GrammarCompiler*> compiler() const {
+    const text::GrammarCompiler* grammars = text_.tokenizer->grammars();
+    if (grammars == nullptr) {
       return failed_precondition("A grammar needs the model's tokenizer.json, and its folder has none.");
     }
+    return grammars;
+  }
+
+  text::GrammarLimits limits_of(const GenerateRequest& request) const {
     text::GrammarLimits limits = grammar_limits_;
     limits.cancelled = request.cancelled;
     limits.at_once = request.compiles_at_once;
-    return text_.tokenizer->grammars()->compile(*request.grammar, limits);
+    return limits;
   }
 
   const EngineInfo info_;
   const TextModels text_;
-  const bool simulated_;  // drafts are accepted whatever the target, and with it a grammar, says
-  const bool measured_;   // what a step costs
+  const bool measured_;  // what a step costs
   const text::GrammarLimits grammar_limits_;
   std::atomic<RequestId> next_id_{1};
   Dispatcher dispatcher_;
@@ -134,7 +145,7 @@ EngineInfo describe(const ResolvedModels& models, const Executor& replica) {
     info.device += ", cuda:" + std::to_string(device_of_rank(models.device, rank).ordinal);
   }
   info.dtype = dtype_name(models.target_numerics.activation);
-  info.instruction_set = cpu ? ops::cpu_instruction_set() : replica.device_name();
+  info.instruction_set = cpu ? ops::cpu_instruction_set() : replica.ready().device;
   if (!cpu) {
     info.attention_backend = ops::attention_backend_name(models.target_numerics.attention);
     if (models.draft_checkpoint)
@@ -148,15 +159,15 @@ EngineInfo describe(const ResolvedModels& models, const Executor& replica) {
   const int apart = models.ranks / models.ranks_sharing_memory();  // the plan is of one memory
   info.kv_bytes_per_token = apart * models.memory.kept_bytes(models.page_size);
   info.kv_bytes = apart * models.memory.kv_bytes();
-  info.weight_bytes = replica.weight_bytes();
+  info.weight_bytes = replica.ready().weight_bytes;
   info.quantization = quantization_name(models.target_numerics.storage, *models.target_checkpoint);
   if (models.draft_checkpoint) {
     info.draft_quantization = quantization_name(models.draft_numerics.storage, *models.draft_checkpoint);
   }
   info.max_num_seqs = models.max_num_seqs;
   info.tensor_parallel_size = replica.ranks();
-  info.expert_parallel = models.expert_replicas > 1 || (models.parts > 1 && models.target.decoder.divides_by_expert());
-  info.threads = replica.threads();
+  info.expert_parallel = models.expert_replicas > 1 || (models.ranks > 1 && models.target.decoder.divides_by_expert());
+  info.threads = replica.ready().threads;
   info.eos_token_ids = models.target.eos_ids;
   info.default_sampling = models.default_sampling;
   info.warnings = models.warnings;
@@ -187,7 +198,9 @@ struct ReplicaParts {
 Result<std::unique_ptr<Executor>> start_process(const EngineOptions& options, const ResolvedModels& models,
                                                 const nodes::Assignment& assignment, const Progress& progress,
                                                 const WorkerParts::Attend& attend = {}) {
-  VOLLEY_ASSIGN(std::unique_ptr<Executor> process, DeviceProcess::start(options, models, assignment, progress, attend));
+  const std::chrono::seconds most_silence = load_silence(options, static_cast<bool>(attend));
+  VOLLEY_ASSIGN(std::unique_ptr<Executor> process,
+                DeviceProcess::start(options, models, assignment, {progress, attend, most_silence}));
   return process;
 }
 
@@ -210,16 +223,18 @@ Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const Reso
   parts.scheduler = scheduler_config(options, models);
   parts.target_step_s = models.target_step_s;
   parts.verify = options.verify;
-  parts.simulate_acceptance = options.simulate_acceptance;
   parts.step_timeout = step_timeout(options, models);
-  if (models.draft) parts.drafter = {spec::has_windows(models.draft->facts()), models.draft_quantised()};
+  if (models.draft) {
+    const decode::ProposerFacts& draft = models.draft->facts();
+    parts.drafter = {draft.likely_mistake, decode::has_windows(draft), models.draft_quantised()};
+  }
   return made;
 }
 
 // What a step of replicas[index] costs, where that is asked for. costs: measured by replicas before this one, by their
 // keys.
 Status measure_costs(const EngineOptions& options, const ResolvedModels& models, std::span<Executor* const> replicas,
-                     size_t index, ReplicaParts& made, std::map<std::string, spec::CostModel>& costs,
+                     size_t index, ReplicaParts& made, std::map<std::string, decode::CostModel>& costs,
                      const Progress& progress) {
   if (!models.draft || options.verify.kind != VerifyPolicy::Kind::kAuto) return {};
   const std::string key = cost_key(models, options, made.info);
@@ -227,7 +242,7 @@ Status measure_costs(const EngineOptions& options, const ResolvedModels& models,
     const CostCache cache(options.cost_cache_dir, key);
     VOLLEY_RETURN_IF_ERROR(with_companions(replicas, index, [&]() -> Status {
       made.worker.replica->attach_thread();  // whoever was made last has left this thread with another GPU
-      VOLLEY_ASSIGN(spec::CostModel measured,
+      VOLLEY_ASSIGN(decode::CostModel measured,
                     round_costs(*made.worker.replica, models, cache, progress, made.info.warnings));
       costs.emplace(key, std::move(measured));
       return {};
@@ -310,7 +325,7 @@ std::vector<EngineOptions> made_alike(const std::vector<EngineOptions>& replicas
   return alike;
 }
 
-// To the processes that have them from then on.
+// Frees this process's CUDA contexts for the device processes.
 void leave_gpus(const std::vector<ResolvedModels>& models) {
   for (const ResolvedModels& replica : models) {
     if (replica.device.kind == DeviceKind::kCpu) continue;
@@ -343,6 +358,12 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
   }
   VOLLEY_ASSIGN(TextModels text,
                 load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
+  for (ResolvedModels& replica : models) {
+    const std::vector<std::string> warnings = add_end_token(*text.tokenizer, replica.target);
+    if (&replica == &models.front()) {
+      replica.warnings.insert(replica.warnings.end(), warnings.begin(), warnings.end());
+    }
+  }
   nodes::Links links;
   if (options.nnodes > 1) {
     if (progress) progress("Waiting for the other nodes", 0);
@@ -358,7 +379,7 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
     made_replicas.push_back(parts.worker.replica.get());
     made.push_back(std::move(parts));
   }
-  std::map<std::string, spec::CostModel> costs;
+  std::map<std::string, decode::CostModel> costs;
   for (size_t i = 0; i < replicas.size(); ++i) {
     VOLLEY_RETURN_IF_ERROR(
         measure_costs(replicas[i], models[i], made_replicas, i, made[i], costs, part_of(progress, i, replicas.size())));
@@ -370,7 +391,7 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
     infos.push_back(std::move(parts.info));
   }
   const bool shares = models.front().shared_target != nullptr;
-  EngineInfo info = describe_together(infos, shares ? workers.front().replica->target_bytes() : 0);
+  EngineInfo info = describe_together(infos, shares ? workers.front().replica->ready().target_bytes : 0);
   const text::GrammarLimits limits = {options.grammar_memory_bytes, options.grammar_compile_timeout_ms};
   const DispatcherConfig dispatch = dispatcher_config(options, info, workers.front().scheduler);
   return std::unique_ptr<Engine>(

@@ -14,10 +14,10 @@ constexpr int32_t kMaxVocab = 1 << 24;
 constexpr int32_t kMaxHeadDim = 256;
 constexpr int32_t kMaxSparseStep = 1 << 20;
 
-// max_window_layers where the file does not say, as in transformers.
+// The default of max_window_layers, as in transformers.
 constexpr int32_t kFirstWindowLayer = 28;
 
-// What the attention kernels are built for.
+// The head sizes that the attention kernels are built for.
 constexpr int32_t kHeadDimStep = 16;
 
 Status read_heads(const ConfigFields& config, int32_t hidden, model::Attention& a) {
@@ -42,18 +42,16 @@ Status read_heads(const ConfigFields& config, int32_t hidden, model::Attention& 
   return {};
 }
 
-Status refuse_variants(const ConfigFields& config) {
-  VOLLEY_ASSIGN(const std::string activation, config.text("hidden_act", "silu"));
-  if (activation != "silu") {
-    return config.unbuilt("hidden_act", "is \"" + activation + "\", which is not built; built is silu");
-  }
-  return {};
+Status check_activation(const ConfigFields& config, const std::string& built) {
+  VOLLEY_ASSIGN(const std::string activation, config.text("hidden_act", built.c_str()));
+  if (activation == built) return {};
+  return config.unbuilt("hidden_act", "is \"" + activation + "\", which is not built; built is " + built);
 }
 
 }  // namespace
 
 Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family, const DenseRules& rules) {
-  VOLLEY_RETURN_IF_ERROR(refuse_variants(config));
+  VOLLEY_RETURN_IF_ERROR(check_activation(config, rules.activation));
   DenseConfig dense;
   model::Decoder& spec = dense.decoder;
   spec.family = family;
@@ -62,6 +60,7 @@ Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& fa
   VOLLEY_RETURN_IF_ERROR(read_heads(config, spec.hidden, attention));
   model::Dense ffn;
   VOLLEY_ASSIGN(ffn.inner, config.integer("intermediate_size", 1, kMaxWidth, rules.inner));
+  ffn.gelu = rules.activation != "silu";
   VOLLEY_ASSIGN(spec.vocab, config.integer("vocab_size", 1, kMaxVocab));
   VOLLEY_ASSIGN(const double norm_eps, config.number("rms_norm_eps", {.min = 0, .max = 1, .min_excluded = true}, 1e-6));
   spec.norm_eps = static_cast<float>(norm_eps);
@@ -103,7 +102,7 @@ Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layer
   VOLLEY_ASSIGN(const bool windows, config.boolean("use_sliding_window", !types.empty()));
   VOLLEY_ASSIGN(const int32_t first, config.integer("max_window_layers", 0, INT32_MAX, kFirstWindowLayer));
   const bool has_window = config.has("sliding_window") || window;
-  // transformers would take a size of its own where the field is not there; null is a statement.
+  // transformers has a default of its own for an absent field; null is a statement.
   if (windows && types.empty() && !window && !config.json().contains("sliding_window")) {
     return config.wrong("sliding_window", "is missing beside \"use_sliding_window\": state it, or null for none");
   }
@@ -122,10 +121,23 @@ Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layer
   return {};
 }
 
+Status check_layer_types(const ConfigFields& config, const std::vector<model::Layer>& layers) {
+  VOLLEY_ASSIGN(const std::vector<std::string> types, read_layer_types(config, layers.size()));
+  for (size_t i = 0; i < types.size(); ++i) {
+    const int32_t window = std::get<model::Attention>(layers[i].mixer).window;
+    if (types[i] == (window > 0 ? "sliding_attention" : "full_attention")) continue;
+    return config.wrong("layer_types",
+                        "has \"" + types[i] + "\", which contradicts " +
+                            (window > 0 ? "the window of \"sliding_window\"" : "that there is no window") +
+                            ": one window for all layers, or none, is what this architecture has");
+  }
+  return {};
+}
+
 Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise, std::optional<int32_t> inner) {
   model::Experts experts;
   ops::RouterRule& rule = experts.router;
-  // transformers 5 knows the number by either name.
+  // transformers 5 accepts either name of the number.
   const bool local = config.has("num_local_experts");
   const char* count = local && !config.has("num_experts") ? "num_local_experts" : "num_experts";
   VOLLEY_ASSIGN(rule.experts, config.integer(count, 1, kMaxWidth));
@@ -158,14 +170,14 @@ void add_expert_stacks(const model::Experts& experts, weights::NameRules& names)
 
 Status check_windows(const model::Decoder& decoder, const std::string& where) {
   int32_t window = 0;
-  for (size_t i = 0; i < decoder.layers.size(); ++i) {
-    const model::Attention* attention = decoder.attention(i);
-    if (attention == nullptr || attention->window == 0) continue;
-    if (window != 0 && attention->window != window) {
+  for (const model::Layer& layer : decoder.layers) {
+    const std::optional<model::KvFacts> kv = layer.mixer_facts().kv;
+    if (!kv || kv->window == 0) continue;
+    if (window != 0 && kv->window != window) {
       return unimplemented(where + ": layers have sliding windows of " + std::to_string(window) + " and " +
-                           std::to_string(attention->window) + ", but one size for all of them is what is built.");
+                           std::to_string(kv->window) + ", but one size for all of them is what is built.");
     }
-    window = attention->window;
+    window = kv->window;
   }
   return {};
 }

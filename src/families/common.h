@@ -1,4 +1,4 @@
-// What config.json says in the same words for nearly every family.
+// The parts of config.json that nearly every family words alike.
 #pragma once
 
 #include "families/family.h"
@@ -12,17 +12,18 @@ inline constexpr int32_t kMaxLayers = 1 << 12;
 // Bounds a sliding window, which is added to positions.
 inline constexpr int32_t kMaxWindow = 1 << 24;
 
-// A decoder of equal layers with grouped-query attention and a dense SwiGLU network: sizes, heads, norm, rotary
-// embedding and ties. Every layer is full and causal, without norms of heads and biases: what else a family has is its
-// own to set.
+// A decoder of equal layers with grouped-query attention and a dense gated network: sizes, heads, norm, rotary
+// embedding and ties. Every layer is full and causal, without norms of heads and biases; a family sets its own
+// additions.
 struct DenseConfig {
   model::Decoder decoder;
   int32_t max_positions = 0;
 };
-// What a family has its own way of.
+// The points in which families differ.
 struct DenseRules {
   std::optional<double> partial_rotary;  // read_rope()'s `partial`
   std::optional<int32_t> inner;          // "intermediate_size" where the file need not say it
+  std::string activation = "silu";       // "hidden_act"; or "gelu_pytorch_tanh"
 };
 Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family, const DenseRules& rules = {});
 
@@ -31,27 +32,31 @@ TargetConfig target_of(DenseConfig dense);
 
 model::Attention& attention_of(model::Layer& layer);
 
-// "layer_types": one a layer, or an empty list if the file has none.
+// "layer_types": one entry a layer, or an empty list if the file has none.
 Result<std::vector<std::string>> read_layer_types(const ConfigFields& config, size_t layers);
 
 // "attention_bias": of q, k, v and the output projection.
 Status read_attention_bias(const ConfigFields& config, std::vector<model::Layer>& layers);
-// Norms of every head of q and k, which "use_qk_norm" may not switch off.
+// Norms of every head of q and k; "use_qk_norm" may not switch them off.
 Status read_head_norms(const ConfigFields& config, std::vector<model::Layer>& layers);
-// Which layers have a mixture of experts where a file may say so: those of every "decoder_sparse_step"th layer that
-// "mlp_only_layers" does not name.
+// Which layers have a mixture of experts, for families whose files say so: every "decoder_sparse_step"th layer that
+// "mlp_only_layers" does not list.
 Status read_sparse_layers(const ConfigFields& config, const model::Experts& experts, std::vector<model::Layer>& layers);
-// The number, choice and inner width of experts. renormalise: "norm_topk_prob" where the file does not say it. inner:
-// "moe_intermediate_size" where it need not.
+// The number, choice and inner width of experts. renormalise: the default of "norm_topk_prob". inner: the default of
+// "moe_intermediate_size", where the family has one.
 Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise, std::optional<int32_t> inner = {});
 // Newer files hold all experts of a layer as one tensor.
 void add_expert_stacks(const model::Experts& experts, weights::NameRules& names);
 
 // Sliding windows from "layer_types", or without them as transformers derives them: where "use_sliding_window" is true,
-// the layers from "max_window_layers" on. window: their size, where something else than "sliding_window" says it.
+// the layers from "max_window_layers" on. window: the windows' size, if another field than "sliding_window" gives it.
 Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layers, std::optional<int32_t> window = {});
 
-// kUnimplemented where windows differ: the rows of a pass know one size. where: the file.
+// "layer_types" of a family whose layers all have one window, or none: kInvalidArgument where they contradict the
+// layers.
+Status check_layer_types(const ConfigFields& config, const std::vector<model::Layer>& layers);
+
+// kUnimplemented where windows differ, because the rows of a pass have one window size. where: the file.
 Status check_windows(const model::Decoder& decoder, const std::string& where);
 
 }  // namespace volley::families

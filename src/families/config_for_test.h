@@ -1,41 +1,16 @@
-// For the tests of config.json: a good file to be spoiled one field at a time.
+// For the tests of config.json: a good file, to be changed one field at a time.
 #pragma once
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/temp_folder_for_test.h"
 #include "families/family.h"
 
 namespace volley::families {
-
-// A folder of this test's own with the files that were written to it, removed with the object.
-class ConfigFolder {
- public:
-  ConfigFolder() {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::string name =
-        std::string("volley_") + test->test_suite_name() + "_" + test->name() + "_" + std::to_string(::getpid());
-    for (char& c : name) c = c == '/' ? '_' : c;
-    path_ = std::filesystem::path(testing::TempDir()) / name;
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
-  }
-  ~ConfigFolder() { std::filesystem::remove_all(path_); }
-  ConfigFolder(const ConfigFolder&) = delete;
-  ConfigFolder& operator=(const ConfigFolder&) = delete;
-
-  std::string path() const { return path_.string(); }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path_ / name) << text; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // A change of a config: an RFC 7386 merge patch (null removes a field, objects merge). "@null" sets null itself.
 inline nlohmann::json patched(nlohmann::json config, const char* patch) {
@@ -46,7 +21,7 @@ inline nlohmann::json patched(nlohmann::json config, const char* patch) {
   return config;
 }
 
-// A config that must be refused, how, and words that the message must hold.
+// A config that must be refused, the expected error, and words that its message must contain.
 struct BadConfig {
   const char* name;
   const char* patch;
@@ -64,5 +39,24 @@ void expect_refused(const Result<T>& result, const BadConfig& bad) {
   EXPECT_THAT(result.error().message, testing::HasSubstr("config.json"));
   for (const std::string& word : bad.words) EXPECT_THAT(result.error().message, testing::HasSubstr(word));
 }
+inline std::string name_of_bad(const testing::TestParamInfo<BadConfig>& info) {
+  return info.param.name;
+}
+
+// The windows of all layers.
+template <typename Facts>
+std::vector<int32_t> windows(const Facts& facts) {
+  std::vector<int32_t> list;
+  for (size_t i = 0; i < facts.decoder.layers.size(); ++i) list.push_back(facts.decoder.attention(i)->window);
+  return list;
+}
 
 }  // namespace volley::families
+
+// A suite of BadConfig: each patch of a good config must be refused when read.
+#define REFUSES(suite, result)                               \
+  class suite : public testing::TestWithParam<BadConfig> {}; \
+  TEST_P(suite, IsRefusedByName) {                           \
+    expect_refused(result, GetParam());                      \
+  }
+#define REFUSES_CONFIGS(suite, good) REFUSES(suite, read(patched(good, GetParam().patch)))

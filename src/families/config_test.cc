@@ -1,5 +1,5 @@
-// Protects: what a target's config.json and generation_config.json say is what the engine runs; what is not built or
-// makes no sense is refused with the name of the field, never guessed.
+// Protects: the engine runs what a target's config.json and generation_config.json say; a value that is not built or
+// makes no sense is refused with the name of its field, never guessed.
 #include "families/generation.h"
 #include "families/target_config_for_test.h"
 #include "weights/fixtures_for_test.h"
@@ -68,8 +68,7 @@ TEST(TargetConfig, ReadsLlama3Scaling) {
                                    .decoder.ropes[0];
   EXPECT_EQ(rope.scaling, model::RopeSpec::Scaling::kLlama3);
   EXPECT_EQ(rope.factor, 8.0);
-  EXPECT_EQ(rope.low_freq_factor, 1.5);
-  EXPECT_EQ(rope.high_freq_factor, 4.5);
+  EXPECT_EQ(std::pair(rope.low_freq_factor, rope.high_freq_factor), std::pair(1.5, 4.5));
   EXPECT_EQ(rope.original_max_position, 512);
 }
 
@@ -80,10 +79,8 @@ TEST(TargetConfig, ReadsYarnScaling) {
           .decoder.ropes[0];
   EXPECT_EQ(rope.scaling, model::RopeSpec::Scaling::kYarn);
   EXPECT_EQ(rope.attention_factor, 1.25);
-  EXPECT_EQ(rope.mscale, 0.7);
-  EXPECT_EQ(rope.mscale_all_dim, 0.9);
-  EXPECT_EQ(rope.beta_fast, 20);
-  EXPECT_EQ(rope.beta_slow, 2);
+  EXPECT_EQ(std::pair(rope.mscale.value_or(0), rope.mscale_all_dim.value_or(0)), std::pair(0.7, 0.9));
+  EXPECT_EQ(std::pair(rope.beta_fast, rope.beta_slow), std::pair(20.0, 2.0));
   EXPECT_FALSE(rope.truncate);
   EXPECT_EQ(rope.original_max_position, 1024);
 }
@@ -93,8 +90,7 @@ TEST(TargetConfig, YarnFillsInWhatIsMissing) {
       accepted(R"({"rope_scaling":{"type":"yarn","original_max_position_embeddings":1024}})").decoder.ropes[0];
   EXPECT_EQ(rope.factor, 4.0) << "max_position_embeddings over the original length";
   EXPECT_FALSE(rope.attention_factor.has_value());
-  EXPECT_EQ(rope.beta_fast, 32);
-  EXPECT_EQ(rope.beta_slow, 1);
+  EXPECT_EQ(std::pair(rope.beta_fast, rope.beta_slow), std::pair(32.0, 1.0));
   EXPECT_TRUE(rope.truncate);
   const model::RopeSpec beside = accepted(R"({"original_max_position_embeddings":2048,
     "rope_scaling":{"type":"yarn","factor":2,"original_max_position_embeddings":1024}})")
@@ -103,7 +99,7 @@ TEST(TargetConfig, YarnFillsInWhatIsMissing) {
   EXPECT_EQ(accepted(R"({"rope_scaling":{"type":"yarn","factor":2}})").decoder.ropes[0].original_max_position, 4096);
 }
 
-// transformers ignores the field; the models that state it were made for the product.
+// transformers ignores the field; the models that state it were made with the product.
 TEST(TargetConfig, AttnFactorMultipliesWhatYarnComputes) {
   const model::RopeSpec rope =
       accepted(R"({"rope_scaling":{"type":"yarn","factor":4.0,"attn_factor":0.8782488562869419}})").decoder.ropes[0];
@@ -127,12 +123,15 @@ TEST(TargetConfig, YarnStretchesTheContextToFactorTimesTheLengthBefore) {
 }
 
 TEST(TargetConfig, ADefaultRopeTypeIsNoScaling) {
-  EXPECT_EQ(accepted(R"({"rope_parameters":{"rope_type":"default","rope_theta":1e6}})").decoder.ropes[0].theta, 1e6);
+  EXPECT_EQ(accepted(R"({"rope_theta":null,"rope_parameters":{"rope_type":"default","rope_theta":1e6}})")
+                .decoder.ropes[0]
+                .theta,
+            1e6);
   EXPECT_EQ(accepted(R"({"rope_scaling":{"type":"default"}})").decoder.ropes[0].scaling,
             model::RopeSpec::Scaling::kNone);
 }
 
-// As in transformers: text of a chat model goes on past config.json's id where generation_config.json has others.
+// As in transformers: a chat model's text does not end at config.json's id if generation_config.json has others.
 TEST(TargetConfig, EndOfSequenceIdsAreThoseOfTheGenerationConfigWhereItHasAny) {
   EXPECT_EQ(accepted(R"({"eos_token_id":[7,9,7]})").eos_ids, (std::vector<TokenId>{7, 9}));
   EXPECT_EQ(accepted("{}", R"({"eos_token_id":[9,0]})").eos_ids, (std::vector<TokenId>{9, 0}));
@@ -141,9 +140,9 @@ TEST(TargetConfig, EndOfSequenceIdsAreThoseOfTheGenerationConfigWhereItHasAny) {
   EXPECT_EQ(accepted("{}", R"({"eos_token_id":[]})").eos_ids, std::vector<TokenId>{7});
 }
 
-// What requests get from a model with this generation_config.json; empty: none.
+// The sampling defaults of a model with this generation_config.json; empty: no file.
 Result<SamplingParams> sampling_of(const std::string& generation) {
-  const ConfigFolder folder;
+  const TempFolder folder;
   if (!generation.empty()) folder.write("generation_config.json", generation);
   return read_default_sampling(folder.path(), {});
 }
@@ -171,9 +170,9 @@ TEST(GenerationConfig, WithoutSamplingTheTemperatureIsZero) {
   EXPECT_EQ(sampling_of(R"({"temperature":null})").value().temperature, 1.0f);
 }
 
-// What an operator says counts before the model's file.
+// The operator's values take precedence over the model's file.
 TEST(DefaultSampling, SourcesAndOverrides) {
-  const ConfigFolder folder;
+  const TempFolder folder;
   folder.write("generation_config.json", R"({"do_sample": false, "temperature": 0.6, "top_k": 20, "eos_token_id": 5})");
   const auto sampling = [&](const SamplingSource& source) {
     const auto read = read_default_sampling(folder.path(), source);
@@ -188,10 +187,30 @@ TEST(DefaultSampling, SourcesAndOverrides) {
   EXPECT_EQ(sampling({.overrides = R"({"top_k": 7})"}).top_k, 7);
   EXPECT_EQ(sampling({.overrides = R"({"temperature": 0.5})"}).temperature, 0.5f) << "who names one wants to sample";
   EXPECT_EQ(sampling({.overrides = R"({"temperature": null, "do_sample": true})"}).temperature, 1.0f);
-  const ConfigFolder other;
+  const TempFolder other;
   other.write("generation_config.json", R"({"top_k": 9})");
   EXPECT_EQ(sampling({.config = other.path()}).top_k, 9);
   EXPECT_EQ(sampling({.config = other.path()}).temperature, 1.0f);
+}
+
+// Temperature 1 over all tokens may be meant, or may only be what remains when no default was stated.
+TEST(DefaultSampling, WhetherAnythingWasSaid) {
+  const auto said = [](const std::string& generation, const SamplingSource& source = {}) {
+    const TempFolder folder;
+    if (!generation.empty()) folder.write("generation_config.json", generation);
+    return says_sampling(folder.path(), source);
+  };
+  for (const char* nothing : {"", "{}", R"({"eos_token_id": 2})", R"({"do_sample": true})", R"({"temperature": null})",
+                              R"({"repetition_penalty": 1.1})", "no JSON"}) {
+    EXPECT_FALSE(said(nothing)) << nothing;
+  }
+  for (const char* something : {R"({"temperature": 1.0})", R"({"top_p": 0.9})", R"({"top_k": 50})", R"({"min_p": 0.1})",
+                                R"({"do_sample": false})"}) {
+    EXPECT_TRUE(said(something)) << something;
+  }
+  EXPECT_TRUE(said("", {.config = "none"})) << "the operator wants it so";
+  EXPECT_TRUE(said("", {.overrides = R"({"temperature": 1})"}));
+  EXPECT_FALSE(said(R"({"temperature": 0.6})", {.overrides = R"({"temperature": null})"}));
 }
 
 TEST(DefaultSampling, AnOverrideThatCannotBeIsNamed) {
@@ -210,7 +229,7 @@ TEST(DefaultSampling, AnOverrideThatCannotBeIsNamed) {
 
 class BadSampling : public testing::TestWithParam<BadConfig> {};
 
-// Defaults that an operator sets, or leaves out, make the file's own harmless.
+// Defaults that an operator sets or discards replace the file's, so bad ones there do no harm.
 TEST_P(BadSampling, IsRefusedByNameWhereItCounts) {
   const auto sampling = sampling_of(GetParam().patch);
   expect_refused(sampling, GetParam());
@@ -240,20 +259,16 @@ INSTANTIATE_TEST_SUITE_P(
                     BadConfig{"repetition", R"({"repetition_penalty":0})", kInvalid, {"repetition_penalty"}},
                     BadConfig{"repetition_tiny", R"({"repetition_penalty":1e-38})", kInvalid, {"repetition_penalty"}},
                     BadConfig{"do_sample", R"({"do_sample":1})", kInvalid, {"do_sample"}}),
-    [](const auto& info) { return info.param.name; });
+    name_of_bad);
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadGenerationConfig,
     testing::Values(BadConfig{"eos", R"({"eos_token_id":151})", kInvalid, {"eos_token_id", "151"}},
                     BadConfig{"eos_in_list", R"({"eos_token_id":[7,-1]})", kInvalid, {"eos_token_id", "-1"}},
                     BadConfig{"damaged", R"({"eos_token_id":)", ErrorCode::kDataLoss, {}}),
-    [](const auto& info) { return info.param.name; });
+    name_of_bad);
 
-class BadTargetConfig : public testing::TestWithParam<BadConfig> {};
-
-TEST_P(BadTargetConfig, IsRefusedByName) {
-  expect_refused(read(patched(good_config(), GetParam().patch)), GetParam());
-}
+REFUSES_CONFIGS(BadTargetConfig, good_config())
 
 INSTANTIATE_TEST_SUITE_P(
     Fields, BadTargetConfig,
@@ -325,7 +340,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"layer_types_short", R"({"layer_types":["full_attention"]})", kInvalid, {"layer_types", "1", "3"}},
         BadConfig{"eos_past_vocab", R"({"eos_token_id":151})", kInvalid, {"eos_token_id", "151", "150"}},
         BadConfig{"eos_text", R"({"eos_token_id":"</s>"})", kInvalid, {"eos_token_id"}}),
-    [](const auto& info) { return info.param.name; });
+    name_of_bad);
 
 INSTANTIATE_TEST_SUITE_P(
     Rope, BadTargetConfig,
@@ -381,10 +396,10 @@ INSTANTIATE_TEST_SUITE_P(
             R"({"rope_scaling":{"type":"yarn","factor":4},"rope_parameters":{"rope_type":"default","rope_theta":1e6}})",
             kInvalid,
             {"rope_scaling", "rope_parameters"}}),
-    [](const auto& info) { return info.param.name; });
+    name_of_bad);
 
 TEST(TargetConfig, MissingAndDamagedFilesAreNamed) {
-  const ConfigFolder folder;
+  const TempFolder folder;
   const auto missing = read_target(folder.path());
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
@@ -398,7 +413,18 @@ TEST(TargetConfig, MissingAndDamagedFilesAreNamed) {
   }
 }
 
-// Any value in any field: an error or a spec, and nothing else.
+TEST(TargetConfig, AGitLfsPointerIsNamed) {
+  for (const char* name : {"config.json", "generation_config.json"}) {
+    const TempFolder folder;
+    folder.write("config.json", good_config().dump());
+    folder.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n");
+    const auto target = read_target(folder.path());
+    ASSERT_FALSE(target.ok()) << name;
+    EXPECT_THAT(target.error().message, testing::HasSubstr(std::string(name) + " is a Git LFS pointer"));
+  }
+}
+
+// Any value in any field gives an error or a spec, nothing else.
 TEST(TargetConfig, OddValuesAnywhereNeverBreakIt) {
   const json values[] = {
       nullptr,           true, 0, -1, 1e300, 18446744073709551615ull, "", "x", json::array(), {1, "a"}, json::object(),

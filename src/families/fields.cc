@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "gguf/model_file.h"
 #include "weights/json.h"
 #include "weights/mapped_file.h"
 
@@ -37,18 +38,19 @@ std::string integer_between(int32_t min, int32_t max) {
   return "an integer from " + std::to_string(min) + " to " + std::to_string(max);
 }
 
-// What describes a model, its training or its tokens, and computes nothing.
+// Fields that describe a model, its training or its tokens, and affect no computation.
 constexpr std::string_view kInert[] = {
     "architectures",
     "attn_implementation",
     "auto_map",
     "bos_token_id",
+    "cache_implementation",
     "chunk_size_feed_forward",
     "cls_token_id",
     "decoder_start_token_id",
     "dropout",
     "dtype",
-    "eos_token_id",  // a drafter ends no text; of a target it is read
+    "eos_token_id",  // a drafter ends no text; for a target the field is read
     "finetuned",     // in some dictionaries of rotary embeddings
     "id2label",
     "initializer_range",
@@ -60,7 +62,7 @@ constexpr std::string_view kInert[] = {
     "model_type",
     "name_or_path",
     "num_labels",
-    "output_router_logits",  // they and the next are for training
+    "output_router_logits",  // this and the next are for training
     "router_aux_loss_coef",
     "pad_token_id",
     "pretraining_tp",
@@ -86,22 +88,44 @@ bool is_multiplier(std::string_view key) {
          key.ends_with("_scaling_factor") || key.starts_with("scale_");
 }
 
-// Whether the field asks for what happens without it.
+// Numbers and switches whose given value changes nothing, though it is not 0 or false. The sampling ones are the
+// defaults that transformers has written into config.json.
+constexpr std::pair<std::string_view, double> kNeutral[] = {
+    {"encoder_repetition_penalty", 1},
+    {"guidance_scale", 1},
+    {"is_causal", true},
+    {"is_neox_style", true},
+    {"length_penalty", 1},
+    {"num_beam_groups", 1},
+    {"num_beams", 1},
+    {"num_return_sequences", 1},
+    {"repetition_penalty", 1},
+    {"rope_is_neox_style", true},
+    {"temperature", 1},
+    {"top_h", 1},
+    {"top_k", 50},
+    {"top_p", 1},
+    {"typical_p", 1},
+};
+
+// Whether the field's value equals the behaviour without the field.
 bool is_neutral(std::string_view key, const nlohmann::json& value) {
-  constexpr std::string_view kOnByDefault[] = {"is_neox_style", "rope_is_neox_style", "use_aux_hidden_state",
-                                               "is_causal"};
-  if (value.is_null()) return true;
-  if (value.is_boolean()) {
-    const bool on = std::find(std::begin(kOnByDefault), std::end(kOnByDefault), key) != std::end(kOnByDefault);
-    return value.get<bool>() == on;
+  if (value.is_boolean() || value.is_number()) {
+    const auto neutral = std::ranges::find(kNeutral, key, &std::pair<std::string_view, double>::first);
+    const double usual = neutral != std::end(kNeutral)             ? neutral->second
+                         : value.is_number() && is_multiplier(key) ? 1
+                                                                   : 0;
+    return (value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0) : value.get<double>()) == usual;
   }
-  if (value.is_number()) return value.get<double>() == (is_multiplier(key) ? 1 : 0);
+  // A family without windows never reads this field.
+  if (key == "layer_types")
+    return std::ranges::all_of(value, [](const auto& type) { return type == "full_attention"; });
   return value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty();
 }
 
 }  // namespace
 
-// Which fields of an object were asked for, and the same of the objects inside it.
+// Which fields of an object were read, and the same for the objects inside it.
 struct ConfigFields::Record {
   bool all = false;
   std::set<std::string, std::less<>> keys;
@@ -118,25 +142,35 @@ void ConfigFields::take_all() const {
   record_->all = true;
 }
 
-Status ConfigFields::refuse_unread(std::span<const std::string_view> also_inert) const {
-  if (record_->all) return {};
+std::vector<Error> ConfigFields::unread(std::span<const std::string_view> also_inert) const {
+  std::vector<Error> errors;
+  if (record_->all) return errors;
   for (const auto& [key, value] : object_->items()) {
     if (const auto inside = record_->inside.find(key); inside != record_->inside.end()) {
-      const ConfigFields fields(value, where_ + ": " + key, inside->second);
-      VOLLEY_RETURN_IF_ERROR(fields.refuse_unread(also_inert));
+      const std::vector<Error> more = ConfigFields(value, where_ + ": " + key, inside->second).unread(also_inert);
+      errors.insert(errors.end(), more.begin(), more.end());
       continue;
     }
     const bool known = record_->keys.contains(key) || is_inert(key) ||
                        std::find(also_inert.begin(), also_inert.end(), key) != also_inert.end();
     if (known || is_neutral(key, value)) continue;
-    return unbuilt(key, "is " + shown(value) +
-                            ", which is unknown here: what it asks for is not built. If it changes no result, remove "
-                            "it from the file");
+    errors.push_back(unbuilt(key, "is " + shown(value) +
+                                      ", which is unknown here: what it asks for is not built. If it changes no "
+                                      "result, remove it from the file"));
   }
-  return {};
+  return errors;
+}
+
+Status ConfigFields::refuse_unread(std::span<const std::string_view> also_inert) const {
+  const std::vector<Error> errors = unread(also_inert);
+  return errors.empty() ? Status() : Status(errors.front());
 }
 
 Result<nlohmann::json> read_json_file(const std::string& path) {
+  if (gguf::lies_in_file(path)) {
+    VOLLEY_ASSIGN(const std::string text, gguf::read_model_file(path));
+    return weights::parse_json_object(std::as_bytes(std::span(text)), path);
+  }
   VOLLEY_ASSIGN(const std::shared_ptr<const weights::MappedFile> file, weights::MappedFile::open(path));
   if (file->bytes().size() > kMaxConfigBytes) return data_loss(path + " is too large for a configuration file.");
   return weights::parse_json_object(file->bytes(), path);

@@ -24,11 +24,11 @@ struct NumberRange {
 };
 
 // A view of one JSON object, which must outlive it. A field that is null counts as absent. Without a fallback, an
-// absent field is an error. Errors: kInvalidArgument. Copies share the record of which fields were asked for. Threads:
-// one at a time.
+// absent field is an error. Errors: kInvalidArgument. Copies share the record of which fields were read. Threads: one
+// at a time.
 class ConfigFields {
  public:
-  // where: what names the object in a message, e.g. the file's path.
+  // where: names the object in messages, e.g. the file's path.
   ConfigFields(const nlohmann::json& object, std::string where);
 
   const std::string& where() const { return where_; }
@@ -45,12 +45,15 @@ class ConfigFields {
   // An object inside this one; no value if absent.
   Result<std::optional<ConfigFields>> object(const char* key) const;
 
-  // Takes every field as read, those of objects inside too.
+  // Marks every field as read, including those of objects inside.
   void take_all() const;
-  // kUnimplemented for a field, here or in an object that was asked for, that nobody asked for and that may change
-  // results: it is neither one that describes and does not compute (dtype, initializer_range, …, or in `also_inert`)
-  // nor neutral (null, false, 0, empty; of a multiplier 1).
+  // kUnimplemented for the first of unread().
   Status refuse_unread(std::span<const std::string_view> also_inert = {}) const;
+  // The fields, here or in objects inside that were read, that no code read and that may change results. Excluded are
+  // fields that only describe (dtype, initializer_range, …, or those in `also_inert`) and values that equal the
+  // behaviour without the field (null, false, 0, empty, and those listed in fields.cc). Each is an error that names the
+  // field.
+  std::vector<Error> unread(std::span<const std::string_view> also_inert = {}) const;
 
   // `what` follows the field's name: "must be …", "is …".
   Error wrong(const std::string& key, const std::string& what) const;

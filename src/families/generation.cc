@@ -58,6 +58,54 @@ Status read_sampling(const ConfigFields& fields, SamplingParams& sampling) {
   return {};
 }
 
+// The "eos_token" of tokenizer_config.json, or else of special_tokens_map.json: a string, or an object that has it.
+// Errors in these files are left to the tokenizer's loader to report.
+std::optional<std::string> read_end_token(const std::string& dir) {
+  for (const char* file : {"/tokenizer_config.json", "/special_tokens_map.json"}) {
+    const Result<nlohmann::json> json = read_json_file(dir + file);
+    if (!json.ok()) continue;
+    const nlohmann::json token = json->value("eos_token", nlohmann::json());
+    const nlohmann::json text = token.is_object() ? token.value("content", nlohmann::json()) : token;
+    if (text.is_string() && !text.get_ref<const std::string&>().empty()) return text.get<std::string>();
+  }
+  return std::nullopt;
+}
+
+// Fields of generation_config.json that change no token of an answer: transformers' settings for caching, drafting and
+// reporting, and its default number of tokens.
+constexpr std::string_view kNoSampling[] = {
+    "assistant_confidence_threshold",
+    "assistant_early_exit",
+    "assistant_lookbehind",
+    "cache_config",
+    "cache_implementation",
+    "chat_format",
+    "compile_config",
+    "disable_compile",
+    "early_stopping",  // of beams
+    "low_memory",
+    "max_cache_len",
+    "max_matching_ngram_size",
+    "max_new_tokens",
+    "max_window_size",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "output_attentions",
+    "output_hidden_states",
+    "output_logits",
+    "output_scores",
+    "prefill_chunk_size",
+    "prompt_lookup_num_tokens",
+    "remove_invalid_values",
+    "renormalize_logits",
+    "return_dict_in_generate",
+    "speculation_type",
+    "target_lookbehind",
+    "token_healing",
+    "trust_remote_code",
+    "use_mtp",
+};
+
 // An absent file is an empty object.
 Result<nlohmann::json> read_defaults(const std::string& path, bool needed) {
   Result<nlohmann::json> json = read_json_file(path);
@@ -66,13 +114,37 @@ Result<nlohmann::json> read_defaults(const std::string& path, bool needed) {
   return nlohmann::json::object();
 }
 
+std::string file_of(const std::string& dir, const SamplingSource& source) {
+  return (source.config == "auto" ? dir : source.config) + kFile;
+}
+
+// The file's fields, with the overrides replacing those of the same name.
+Result<nlohmann::json> read_source(const std::string& dir, const SamplingSource& source) {
+  VOLLEY_ASSIGN(const nlohmann::json overrides, read_overrides(source.overrides));
+  SamplingParams ignored;
+  VOLLEY_RETURN_IF_ERROR(read_sampling(ConfigFields(overrides, kOverrides), ignored));
+  nlohmann::json json = nlohmann::json::object();
+  if (source.config != "none") {
+    VOLLEY_ASSIGN(json, read_defaults(file_of(dir, source), source.config != "auto"));
+  }
+  if (overrides.contains("temperature")) json.erase("do_sample");
+  json.update(overrides);
+  return json;
+}
+
 }  // namespace
 
 Status read_generation_config(const std::string& dir, TargetConfig& target) {
   VOLLEY_ASSIGN(const nlohmann::json json, read_defaults(dir + kFile, false));
   const ConfigFields fields(json, dir + kFile);
   VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(fields, target.decoder.vocab));
-  if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
+  if (eos_ids.empty()) {
+    target.end_token = read_end_token(dir);
+  } else {
+    target.eos_ids = std::move(eos_ids);
+  }
+  for (const std::string_view sampling : kDefaults) fields.has(std::string(sampling).c_str());
+  for (const Error& error : fields.unread(kNoSampling)) target.warnings.push_back(error.message);
   return {};
 }
 
@@ -83,19 +155,18 @@ Status check_sampling_overrides(const std::string& overrides) {
 }
 
 Result<SamplingParams> read_default_sampling(const std::string& dir, const SamplingSource& source) {
-  VOLLEY_RETURN_IF_ERROR(check_sampling_overrides(source.overrides));
-  const bool own = source.config == "auto";
-  const std::string path = (own ? dir : source.config) + kFile;
-  nlohmann::json json = nlohmann::json::object();
-  if (source.config != "none") {
-    VOLLEY_ASSIGN(json, read_defaults(path, !own));
-  }
-  VOLLEY_ASSIGN(const nlohmann::json overrides, read_overrides(source.overrides));
-  if (overrides.contains("temperature")) json.erase("do_sample");
-  json.update(overrides);
+  VOLLEY_ASSIGN(const nlohmann::json json, read_source(dir, source));
   SamplingParams sampling;
-  VOLLEY_RETURN_IF_ERROR(read_sampling(ConfigFields(json, path), sampling));
+  VOLLEY_RETURN_IF_ERROR(read_sampling(ConfigFields(json, file_of(dir, source)), sampling));
   return sampling;
+}
+
+bool says_sampling(const std::string& dir, const SamplingSource& source) {
+  if (source.config == "none") return true;
+  const Result<nlohmann::json> json = read_source(dir, source);
+  const auto has = [&json](const char* name) { return json->contains(name) && !(*json)[name].is_null(); };
+  return json.ok() && (has("temperature") || has("top_p") || has("top_k") || has("min_p") ||
+                       (has("do_sample") && (*json)["do_sample"] == false));
 }
 
 }  // namespace volley::families

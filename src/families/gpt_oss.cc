@@ -8,13 +8,13 @@
 namespace volley::families {
 namespace {
 
-// As in transformers, where the file does not have the fields.
+// Defaults as in transformers.
 constexpr int32_t kWindow = 128;
 constexpr double kLimit = 7.0;
-// Factor of the gate inside the sigmoid; no file says it.
-constexpr float kAlpha = 1.702f;
+// Factor of the gate inside the sigmoid.
+constexpr double kAlpha = 1.702;
 
-// Fields for which transformers has sizes of this family's own where the file does not state them.
+// Fields for which transformers has defaults of this family's own.
 Status check_stated(const ConfigFields& config) {
   for (const char* key : {"head_dim", "num_key_value_heads", "rms_norm_eps"}) {
     if (!config.has(key)) return config.wrong(key, "is missing: state it");
@@ -58,8 +58,10 @@ Result<model::Experts> read_own_experts(const ConfigFields& config) {
   if (top_k != experts.router.top_k) return config.wrong("experts_per_token", "contradicts \"num_experts_per_tok\"");
   VOLLEY_ASSIGN(const double limit,
                 config.number("swiglu_limit", {.min = 0, .max = 1e6, .min_excluded = true}, kLimit));
+  VOLLEY_ASSIGN(const double alpha,
+                config.number("swiglu_alpha", {.min = 0, .max = 1e6, .min_excluded = true}, kAlpha));
   experts.bias = experts.interleaved = experts.transposed = true;
-  experts.clamp = {kAlpha, static_cast<float>(limit)};
+  experts.clamp = {static_cast<float>(alpha), static_cast<float>(limit)};
   return experts;
 }
 
@@ -71,7 +73,7 @@ Result<TargetConfig> read_gpt_oss(const ConfigFields& config) {
   VOLLEY_RETURN_IF_ERROR(read_layers(config, dense.decoder.layers));
   VOLLEY_ASSIGN(const model::Experts experts, read_own_experts(config));
   for (model::Layer& layer : dense.decoder.layers) layer.ffn = experts;
-  config.has("initial_context_length");  // what rope_scaling calls original_max_position_embeddings, once more
+  config.has("initial_context_length");  // the same as original_max_position_embeddings of rope_scaling
   TargetConfig target = target_of(std::move(dense));
   const int64_t count = experts.router.experts;
   target.names.inner.push_back({"mlp.gate.", "mlp.router."});

@@ -1,4 +1,4 @@
-// Protects: what config.json of gpt-oss says, and what transformers takes where it does not; variants are refused.
+// Protects: config.json of gpt-oss, and transformers' defaults where fields are absent, are read; variants are refused.
 #include "families/target_config_for_test.h"
 #include "model/params.h"
 
@@ -18,15 +18,7 @@ nlohmann::json oss_config() {
 }
 
 TargetConfig accepted_oss(const char* patch) {
-  const auto target = read(patched(oss_config(), patch));
-  EXPECT_TRUE(target.ok()) << target.error().message;
-  return target.ok() ? *target : TargetConfig();
-}
-
-std::vector<int32_t> windows(const TargetConfig& target) {
-  std::vector<int32_t> list;
-  for (size_t i = 0; i < target.decoder.layers.size(); ++i) list.push_back(target.decoder.attention(i)->window);
-  return list;
+  return accepted(patched(oss_config(), patch));
 }
 
 TEST(GptOssConfig, SaysWhatLayersAre) {
@@ -58,9 +50,11 @@ TEST(GptOssConfig, TakesWhatTransformersTakesWhereNothingIsSaid) {
   EXPECT_EQ(target.decoder.experts(1)->clamp.limit, 7.0f);
   EXPECT_FALSE(accepted_oss(R"({"attention_bias":false})").decoder.attention(0)->o_bias);
   EXPECT_EQ(accepted_oss(R"({"swiglu_limit":5.5})").decoder.experts(0)->clamp.limit, 5.5f);
+  EXPECT_EQ(accepted_oss(R"({"swiglu_alpha":1.702})").decoder.experts(0)->clamp, (ops::SwiGluClamp{1.702f, 7.0f}));
+  EXPECT_EQ(accepted_oss(R"({"swiglu_alpha":1.5})").decoder.experts(0)->clamp.alpha, 1.5f);
 }
 
-// Every element of the stacked tensors belongs to one row of one part, and the biases to those of their rows.
+// Every element of the stacked tensors belongs to one row of one part, and every bias to its row.
 TEST(GptOssConfig, GatesAndUpsTakeTurns) {
   const TargetConfig target = accepted_oss("{}");
   int interleaved = 0;
@@ -79,11 +73,7 @@ TEST(GptOssConfig, GatesAndUpsTakeTurns) {
   EXPECT_EQ(interleaved, 3 * 2 * 6 * 2);  // layers, matrices and biases, experts, gate and up
 }
 
-class BadOssConfig : public testing::TestWithParam<BadConfig> {};
-
-TEST_P(BadOssConfig, IsRefused) {
-  expect_refused(read(patched(oss_config(), GetParam().patch)), GetParam());
-}
+REFUSES_CONFIGS(BadOssConfig, oss_config())
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadOssConfig,
@@ -103,9 +93,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"no_head_dim", R"({"head_dim":null})", kInvalid, {"head_dim"}},
         BadConfig{"no_eps", R"({"rms_norm_eps":null})", kInvalid, {"rms_norm_eps"}},
         BadConfig{"limit", R"({"swiglu_limit":0})", kInvalid, {"swiglu_limit"}},
+        BadConfig{"alpha", R"({"swiglu_alpha":0})", kInvalid, {"swiglu_alpha"}},
         BadConfig{"activation", R"({"hidden_act":"gelu"})", kUnbuilt, {"hidden_act"}},
         BadConfig{"unknown_field", R"({"router_scale":2.0})", kUnbuilt, {"router_scale"}}),
-    [](const auto& info) { return info.param.name; });
+    name_of_bad);
 
 }  // namespace
 }  // namespace volley::families

@@ -6,7 +6,7 @@
 namespace volley::families {
 namespace {
 
-// As in transformers, where the file does not have the fields.
+// Defaults as in transformers.
 constexpr double kPartialRotary = 0.25;
 constexpr int32_t kFullInterval = 4;
 
@@ -25,7 +25,7 @@ Result<model::GatedDelta> read_delta(const ConfigFields& config, bool by_key_hea
   return delta;
 }
 
-// Which layers are full attention: "layer_types", or every "full_attention_interval"th.
+// Which layers are full attention: from "layer_types", or every "full_attention_interval"th.
 Status read_mixers(const ConfigFields& config, const model::GatedDelta& delta, std::vector<model::Layer>& layers) {
   VOLLEY_ASSIGN(const std::vector<std::string> types, read_layer_types(config, layers.size()));
   VOLLEY_ASSIGN(const int32_t interval, config.integer("full_attention_interval", 1, kMaxLayers, kFullInterval));
@@ -39,10 +39,8 @@ Status read_mixers(const ConfigFields& config, const model::GatedDelta& delta, s
     }
     layers[i].mixer = delta;
   }
-  const auto has_attention = [](const model::Layer& layer) {
-    return std::holds_alternative<model::Attention>(layer.mixer);
-  };
-  if (std::ranges::none_of(layers, has_attention)) {
+  const auto keeps_kv = [](const model::Layer& layer) { return layer.mixer_facts().kv.has_value(); };
+  if (std::ranges::none_of(layers, keeps_kv)) {
     return config.unbuilt("layer_types",
                           "or full_attention_interval leaves no layer of full attention, which is not built");
   }
@@ -54,7 +52,7 @@ Status refuse_variants(const ConfigFields& config) {
   if (bias) return config.unbuilt("attention_bias", "is true, which is not built for this architecture");
   VOLLEY_ASSIGN(const bool gate, config.boolean("attn_output_gate", true));
   if (!gate) return config.unbuilt("attn_output_gate", "is false, which is not built for this architecture");
-  // What gates the output of linear attention; swish is another name of silu.
+  // The activation of linear attention's output gate; swish is another name of silu.
   VOLLEY_ASSIGN(const std::string output, config.text("output_gate_type", "silu"));
   if (output != "silu" && output != "swish") {
     return config.unbuilt("output_gate_type", "is \"" + output + "\", which is not built; built are silu and swish");
@@ -70,7 +68,7 @@ Status refuse_variants(const ConfigFields& config) {
 
 Result<TargetConfig> read_hybrid(const ConfigFields& config, const HybridRules& rules) {
   VOLLEY_RETURN_IF_ERROR(refuse_variants(config));
-  // transformers has a size of its own for a file without this field.
+  // transformers has a default of its own for an absent field.
   if (!config.has("head_dim")) return config.wrong("head_dim", "is missing: it must be the size of a head");
   std::optional<model::Experts> experts;
   DenseRules dense_rules;

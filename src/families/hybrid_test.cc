@@ -1,5 +1,4 @@
-// Protects: what config.json of a hybrid says is what is built, nested or not, and what is not built is refused by
-// name.
+// Protects: a hybrid is built as its config.json says, nested or not, and unsupported variants are refused by name.
 #include "families/target_config_for_test.h"
 #include "model/params.h"
 
@@ -18,9 +17,7 @@ json hybrid_config() {
 }
 
 TargetConfig accepted_hybrid(const char* patch) {
-  const auto target = read(patched(hybrid_config(), patch));
-  EXPECT_TRUE(target.ok()) << target.error().message;
-  return target.ok() ? *target : TargetConfig();
+  return accepted(patched(hybrid_config(), patch));
 }
 
 std::vector<bool> linear_layers(const TargetConfig& target) {
@@ -32,8 +29,8 @@ std::vector<bool> linear_layers(const TargetConfig& target) {
 TEST(HybridConfig, LayersAreWhatTheFileSays) {
   const TargetConfig target = accepted_hybrid("{}");
   EXPECT_THAT(linear_layers(target), ElementsAre(true, false, true, false));
-  EXPECT_EQ(target.decoder.delta_layers(), 2u);
-  EXPECT_EQ(target.decoder.first_attention(), target.decoder.attention(1));
+  EXPECT_EQ(target.decoder.state_layers(), 2u);
+  EXPECT_EQ(target.decoder.first_kv()->head_dim, target.decoder.attention(1)->head_dim);
   EXPECT_TRUE(target.decoder.attention(1)->gate);
   EXPECT_TRUE(target.decoder.attention(1)->qk_norm);
   EXPECT_TRUE(target.decoder.norms_above_one);
@@ -131,11 +128,7 @@ TEST(HybridParams, TakeEveryRowOfATensorOnce) {
   }
 }
 
-class BadHybrid : public testing::TestWithParam<BadConfig> {};
-
-TEST_P(BadHybrid, IsRefusedByName) {
-  expect_refused(read(patched(hybrid_config(), GetParam().patch)), GetParam());
-}
+REFUSES_CONFIGS(BadHybrid, hybrid_config())
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadHybrid,
@@ -159,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(
                   {"layer_types", "sliding_attention"}},
         BadConfig{"odd_rotation", R"({"partial_rotary_factor":0.1})", kInvalid, {"partial_rotary_factor"}},
         BadConfig{"unknown_field", R"({"an_odd_field":[1]})", kUnbuilt, {"an_odd_field"}}),
-    [](const auto& info) { return info.param.name; });
+    name_of_bad);
 
 }  // namespace
 }  // namespace volley::families

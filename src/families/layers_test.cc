@@ -1,5 +1,5 @@
-// Protects: which layers have windows, biases and experts is what config.json says, by the rules of each family; fields
-// that nobody reads are refused.
+// Protects: windows, biases and experts of layers follow config.json by the rules of each family; unread fields are
+// refused.
 #include "families/common.h"
 #include "families/target_config_for_test.h"
 
@@ -8,13 +8,7 @@ namespace {
 
 using nlohmann::json;
 
-std::vector<int32_t> windows(const TargetConfig& target) {
-  std::vector<int32_t> list;
-  for (size_t i = 0; i < target.decoder.layers.size(); ++i) list.push_back(target.decoder.attention(i)->window);
-  return list;
-}
-
-// As transformers derives them for Qwen2 and Qwen3: from max_window_layers on, 28 unless stated.
+// Derived as transformers does for Qwen2 and Qwen3: from max_window_layers on, 28 unless stated.
 TEST(TargetConfig, LayersSlideWhereTheFileSaysSo) {
   using testing::ElementsAre;
   EXPECT_THAT(windows(accepted(R"({"use_sliding_window":true,
@@ -48,7 +42,7 @@ TEST(TargetConfig, BiasesAreWhatTheFileOrTheFamilySays) {
   EXPECT_FALSE(qwen2.decoder.attention(1)->qk_norm);
 }
 
-// Results that differ silently from those of the model's makers are worse than a refusal.
+// Results that silently differ from the makers' are worse than a refusal.
 TEST(TargetConfig, FieldsThatNobodyReadsAreRefusedUnlessTheyChangeNothing) {
   for (const char* field :
        {R"("embedding_multiplier":12.0)", R"("logit_scale":0.0625)", R"("mlp_bias":true)", R"("num_experts":8)",
@@ -71,7 +65,7 @@ TEST(TargetConfig, FieldsThatNobodyReadsAreRefusedUnlessTheyChangeNothing) {
     "bos_token_id":3,"pad_token_id":5,"rope_scaling":{"type":"yarn","rope_type":"yarn","factor":2,"finetuned":true}})");
 }
 
-// As in transformers, which has a default for a field that is not there; null is no window.
+// As in transformers, which has a default for an absent field; null means no window.
 TEST(TargetConfig, OneWindowForAllLayersMayBeTheDefault) {
   const auto window = [](const char* patch) {
     const json config = patched(good_config(), R"({"architectures":["MistralForCausalLM"],"model_type":"mistral",
@@ -122,11 +116,7 @@ TEST(TargetConfig, ExpertsStandWhereTheFileSaysSo) {
   EXPECT_THAT(windows(*target), ElementsAre(4096, 4096, 4096)) << "max_window_layers has no say in this family";
 }
 
-class BadExperts : public testing::TestWithParam<BadConfig> {};
-
-TEST_P(BadExperts, IsRefusedByName) {
-  expect_refused(read_experts(GetParam().patch), GetParam());
-}
+REFUSES(BadExperts, read_experts(GetParam().patch))
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadExperts,
@@ -135,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadConfig{"unbuilt_router", R"({"num_experts":1024})", kUnbuilt, {"1024"}},
                     BadConfig{"step_zero", R"({"decoder_sparse_step":0})", kInvalid, {"decoder_sparse_step"}},
                     BadConfig{"shared", R"({"shared_expert_intermediate_size":64})", kUnbuilt, {"shared_expert"}}),
-    [](const auto& info) { return info.param.name; });
+    name_of_bad);
 
 TEST(TargetConfig, WindowsOfTwoSizesAreRefused) {
   model::Decoder decoder;

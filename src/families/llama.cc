@@ -1,4 +1,4 @@
-// Llama 2, 3, 3.1 and 3.2, and what was built like them.
+// Llama 2, 3, 3.1 and 3.2, and models built like them.
 #include "families/common.h"
 #include "families/registry.h"
 

@@ -7,7 +7,7 @@
 namespace volley::families {
 namespace {
 
-// As in transformers, where the file does not have the field; null is no window.
+// As in transformers, where the file does not have the field; null means no window.
 constexpr int32_t kDefaultWindow = 4096;
 
 }  // namespace
@@ -19,6 +19,7 @@ Result<TargetConfig> read_mistral(const ConfigFields& config) {
     VOLLEY_ASSIGN(window, config.integer("sliding_window", 1, kMaxWindow));
   }
   for (model::Layer& layer : dense.decoder.layers) attention_of(layer).window = window;
+  VOLLEY_RETURN_IF_ERROR(check_layer_types(config, dense.decoder.layers));
   return target_of(std::move(dense));
 }
 

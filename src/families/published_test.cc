@@ -1,5 +1,5 @@
-// Protects: config.json of published checkpoints, with all the fields that their makers wrote, is accepted, and what is
-// made of it has the number of parameters that they state (tests/data/published).
+// Protects: config.json of published checkpoints, with all fields as their makers wrote them, is accepted, and the
+// resulting model has the number of parameters that they state (tests/data/published).
 #include <algorithm>
 #include <filesystem>
 
@@ -25,7 +25,7 @@ TEST_P(PublishedTarget, IsAcceptedWithAllItsParameters) {
   const auto file = read_json_file("tests/data/published/" + GetParam() + ".json");
   ASSERT_TRUE(file.ok()) << file.error().message;
   const nlohmann::json& config = (*file)["config"];
-  const ConfigFolder folder;
+  const TempFolder folder;
   if (config.is_object()) folder.write("config.json", config.dump());
   const auto target = read_target(config.is_string() ? config.get<std::string>() : folder.path());
   ASSERT_TRUE(target.ok()) << target.error().message;

@@ -14,8 +14,8 @@ using weights::Quantisation;
 
 constexpr int32_t kMostBlock = 1 << 20;
 
-// What describes how weights were quantised (AutoRound writes how it tuned them), repeats what tensors say, or concerns
-// activations, which are not quantised by a file's scales here.
+// Fields that describe how weights were quantised (AutoRound writes how it tuned them), repeat facts that tensors show,
+// or concern activations, which are not quantised with a file's scales here.
 constexpr std::string_view kDescribes[] = {
     "act_data_type",
     "act_dynamic",
@@ -151,7 +151,7 @@ Status read_bits(const ConfigFields& fields) {
     VOLLEY_ASSIGN(const int32_t bits, fields.integer(key, 1, 16));
     if (bits != 4) return fields.unbuilt(key, "is " + std::to_string(bits) + ", which is not built; built is 4");
   }
-  // AutoRound's.
+  // The fields of AutoRound.
   VOLLEY_ASSIGN(const int32_t activation_bits, fields.integer("act_bits", 1, 32, 16));
   if (activation_bits < 16) {
     return fields.unbuilt("act_bits", "is " + std::to_string(activation_bits) + ", which is not built; built is 16");
@@ -180,8 +180,8 @@ Status read_awq(const ConfigFields& fields, Quantisation& q) {
   return {};
 }
 
-// Patterns of modules with settings of their own, some with other bits. What begins with "-:" is left plain, as its
-// tensors say, too; an empty value sets nothing. compressed-tensors has a flag of that name.
+// Patterns of modules with settings of their own, some with other bits. Modules of a pattern that begins with "-:" are
+// plain, which their tensors show too; an empty value sets nothing. compressed-tensors has a flag of that name.
 Status refuse_own_settings(const ConfigFields& fields) {
   VOLLEY_ASSIGN(const std::optional<ConfigFields> modules, fields.object("dynamic"));
   if (!modules) return {};
@@ -211,7 +211,7 @@ Status read_gptq(const ConfigFields& fields, Quantisation& q) {
   return {};
 }
 
-// A scheme of keys and values, or of a projection's outputs, which may be those.
+// The scheme of keys and values, or of a projection's outputs, which may be keys and values.
 Status read_kv_scheme(const ConfigFields& fields, const char* key, Quantisation& q) {
   const auto value = fields.json().find(key);
   if (value == fields.json().end()) return {};
@@ -238,7 +238,7 @@ Status read_kv_format(const ConfigFields& fields, Quantisation& q) {
   return read_kv_scheme(fields, "kv_cache_scheme", q);
 }
 
-// One group of modules: all that matters of it are the sizes that shapes do not say.
+// One group of modules. Only the sizes that tensor shapes do not show are read.
 Status read_scheme(const ConfigFields& group, Quantisation& q) {
   VOLLEY_RETURN_IF_ERROR(read_kv_scheme(group, "output_activations", q));
   VOLLEY_ASSIGN(const std::optional<ConfigFields> weights, group.object("weights"));
@@ -284,18 +284,18 @@ Status read_compressed(const ConfigFields& fields, Quantisation& q) {
   VOLLEY_ASSIGN(const std::optional<ConfigFields> groups, fields.object("config_groups"));
   if (!groups) return fields.wrong("config_groups", "is missing: it must say how weights are quantised");
   for (const auto& [name, value] : groups->json().items()) {
-    if (!value.is_object()) continue;  // a preset's name with its modules: the tensors say the rest
+    if (!value.is_object()) continue;  // a preset's name with its modules: the tensors show the rest
     VOLLEY_ASSIGN(const std::optional<ConfigFields> group, groups->object(name.c_str()));
     VOLLEY_RETURN_IF_ERROR(read_scheme(*group, q));
   }
-  if (groups->json().empty()) q.name.clear();  // the cache alone is quantised
+  if (groups->json().empty()) q.name.clear();  // only the cache is quantised
   return {};
 }
 
 Status read_modelopt(const ConfigFields& fields, Quantisation& q) {
   const bool cache = fields.has("kv_cache_quant_algo") || fields.has("kv_cache_scheme");
   if (cache && !fields.has("quant_algo") && !fields.has("config_groups")) {
-    q.name.clear();  // the cache alone is quantised
+    q.name.clear();  // only the cache is quantised
     return {};
   }
   VOLLEY_ASSIGN(const std::string algorithm, fields.text("quant_algo"));
@@ -332,7 +332,7 @@ Result<std::shared_ptr<const Quantisation>> read_method(const ConfigFields& fiel
   }
   auto q = std::make_shared<Quantisation>();
   q->name = name;
-  // GPTQModel writes it beside "quant_method", in capital letters or small ones.
+  // GPTQModel writes this field beside "quant_method", in capital or small letters.
   VOLLEY_ASSIGN(const std::string again, fields.text("method", name));
   if (in_lower_case(again) != name) {
     return fields.unbuilt("method", "is " + in_quotes(again) + ", but \"quant_method\" is " + in_quotes(name) +
@@ -354,7 +354,7 @@ Result<std::shared_ptr<const Quantisation>> read_quantisation(const ConfigFields
     fields->take_all();
     return q;
   }
-  // What compressed-tensors called it at first.
+  // The first name that compressed-tensors had for it.
   VOLLEY_ASSIGN(const std::optional<ConfigFields> older, config.object("compression_config"));
   if (older) {
     VOLLEY_ASSIGN(const std::string method, older->text("quant_method", "compressed-tensors"));

@@ -36,7 +36,7 @@ TEST(QuantizationConfig, GptqWithAllThatOptimumWrites) {
     "max_input_length": 4096, "module_name_preceding_first_block": ["model.embed_tokens"]})");
 }
 
-// As Qwen3.5-27B-GPTQ-Int4 has it. What is left plain shows in the tensors.
+// As Qwen3.5-27B-GPTQ-Int4 has it. The tensors show which modules are plain.
 TEST(QuantizationConfig, GptqThatLeavesModulesPlain) {
   EXPECT_EQ(accepted_dictionary(R"({"bits": 4, "checkpoint_format": "gptq", "desc_act": false, "dynamic": {
     "lm_head": {}, "model.language_model.embed_tokens": {}, "-:.*attn.*": {}, "-:.*shared_expert.*": {},
@@ -79,7 +79,7 @@ TEST(QuantizationConfig, TheMethodMayBeThereTwice) {
               AllOf(HasSubstr("\"checkpoint_format\""), HasSubstr("gemv")));
 }
 
-// AutoRound says how it tuned the weights; what it did to activations matters.
+// AutoRound's record of its tuning changes nothing; its settings for activations matter.
 TEST(QuantizationConfig, AutoRoundsTuningDescribes) {
   const auto with = [](const char* more) {
     return R"({"bits": 4, "group_size": 128, "sym": true, "desc_act": false, "damp_percent": 0.01, "amp": true,
@@ -99,7 +99,7 @@ TEST(QuantizationConfig, AutoRoundsTuningDescribes) {
   }
 }
 
-// Scales that were made for another cache than e4m3 say so.
+// Cache scales that were made for another type than e4m3 are marked so.
 TEST(QuantizationConfig, TheFormatOfTheCacheIsKept) {
   const auto of = [](const char* method, const char* more) {
     const std::string dictionary = R"({"quant_method": ")" + std::string(method) + "\", " + more + "}";
@@ -128,7 +128,7 @@ TEST(QuantizationConfig, TheFormatOfTheCacheIsKept) {
             "int of 8 bits (\"output_activations\")");
 }
 
-// The matrices are plain then, and may be quantised while they load.
+// The matrices are plain then, and may be quantised at load.
 TEST(QuantizationConfig, TheCacheMayBeQuantisedAlone) {
   for (const char* dictionary :
        {R"({"quant_method": "modelopt", "quant_algo": null, "kv_cache_quant_algo": "FP8", "exclude_modules": []})",

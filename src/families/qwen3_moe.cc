@@ -7,19 +7,20 @@
 namespace volley::families {
 namespace {
 
-// Windows, where there are any, are those of all layers.
+// Windows, if used, apply to all layers.
 Status read_one_window(const ConfigFields& config, std::vector<model::Layer>& layers) {
   VOLLEY_ASSIGN(const bool windows, config.boolean("use_sliding_window", false));
-  // transformers would take a size of its own where the field is not there; null is a statement.
+  // transformers has a default of its own for an absent field; null is a statement.
   if (windows && !config.json().contains("sliding_window")) {
     return config.wrong("sliding_window", "is missing beside \"use_sliding_window\": state it, or null for none");
   }
   const bool has_window = config.has("sliding_window");
-  config.has("max_window_layers");  // written by the makers, and read by nobody in this family
-  if (!windows || !has_window) return {};
-  VOLLEY_ASSIGN(const int32_t window, config.integer("sliding_window", 1, kMaxWindow));
-  for (model::Layer& layer : layers) attention_of(layer).window = window;
-  return {};
+  config.has("max_window_layers");  // written by the makers, and not used by this family's model
+  if (windows && has_window) {
+    VOLLEY_ASSIGN(const int32_t window, config.integer("sliding_window", 1, kMaxWindow));
+    for (model::Layer& layer : layers) attention_of(layer).window = window;
+  }
+  return check_layer_types(config, layers);
 }
 
 }  // namespace

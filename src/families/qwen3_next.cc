@@ -5,7 +5,7 @@
 namespace volley::families {
 
 Result<TargetConfig> read_qwen3_next(const ConfigFields& config) {
-  config.has("use_sliding_window");  // false in published files, and read by nobody in this family
+  config.has("use_sliding_window");  // false in published files, and not used by this family's model
   return read_hybrid(config, {"qwen3_next", true, true, true});
 }
 

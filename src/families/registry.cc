@@ -10,7 +10,7 @@
 namespace volley::families {
 namespace {
 
-// What a family's config.json calls itself, and its reader.
+// A family's name in config.json, and its reader.
 struct Family {
   const char* architecture;
   const char* model_type;
@@ -18,7 +18,10 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
+    {"Gemma3ForCausalLM", "gemma3_text", read_gemma3},
+    {"Gemma3ForConditionalGeneration", "gemma3", read_gemma3},
     {"GptOssForCausalLM", "gpt_oss", read_gpt_oss},
+    {"GraniteForCausalLM", "granite", read_granite},
     {"LlamaForCausalLM", "llama", read_llama},
     {"MistralForCausalLM", "mistral", read_mistral},
     {"Qwen2ForCausalLM", "qwen2", read_qwen2},
@@ -64,6 +67,8 @@ Result<TargetConfig> read_target(const std::string& dir) {
   VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(config, target.decoder.vocab));
   if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
   VOLLEY_RETURN_IF_ERROR(read_generation_config(dir, target));
+  // Some files of tied models hold only the head.
+  if (target.decoder.tied_embeddings) target.names.aliases.push_back({"embed_tokens.", "lm_head."});
   VOLLEY_RETURN_IF_ERROR(check_windows(target.decoder, config.where()));
   VOLLEY_RETURN_IF_ERROR(config.refuse_unread());
   return target;

@@ -7,7 +7,9 @@
 namespace volley::families {
 
 // Families, each in its own file.
+Result<TargetConfig> read_gemma3(const ConfigFields& config);
 Result<TargetConfig> read_gpt_oss(const ConfigFields& config);
+Result<TargetConfig> read_granite(const ConfigFields& config);
 Result<TargetConfig> read_llama(const ConfigFields& config);
 Result<TargetConfig> read_mistral(const ConfigFields& config);
 Result<TargetConfig> read_qwen2(const ConfigFields& config);

@@ -8,25 +8,82 @@ namespace volley::families {
 namespace {
 
 constexpr NumberRange kPositive{.min = 0, .max = 1e12, .min_excluded = true};
-constexpr NumberRange kTheta{.min = 1, .max = 1e18, .min_excluded = true};
 
-// The dictionary that describes the scaling; no value if there is none.
-Result<std::optional<ConfigFields>> scaling_fields(const ConfigFields& config) {
-  VOLLEY_ASSIGN(std::optional<ConfigFields> scaling, config.object("rope_scaling"));
-  VOLLEY_ASSIGN(std::optional<ConfigFields> parameters, config.object("rope_parameters"));
-  if (!scaling) return parameters;
-  // transformers 5 lets rope_scaling replace rope_parameters as a whole, rope_theta included: hardly what was meant.
-  if (parameters && parameters->json() != scaling->json()) {
-    return config.wrong("rope_scaling", "contradicts \"rope_parameters\": put all of it into one of the two");
+// Objects that may state the same facts. A field is read from the first object that has it; the others must agree.
+class Places {
+ public:
+  explicit Places(std::vector<ConfigFields> places) : places_(std::move(places)) {}
+
+  const std::vector<ConfigFields>& all() const { return places_; }
+  bool has(const char* key) const {
+    return std::ranges::any_of(places_, [&](const ConfigFields& place) { return place.has(key); });
   }
-  if (parameters) parameters->take_all();
-  return scaling;
+  Result<double> number(const char* key, NumberRange range, std::optional<double> fallback = {}) const {
+    VOLLEY_ASSIGN(const Fact fact, stated({key}));
+    return fact.place.number(key, range, fallback);
+  }
+  Result<bool> boolean(const char* key, bool fallback) const {
+    VOLLEY_ASSIGN(const Fact fact, stated({key}));
+    return fact.place.boolean(key, fallback);
+  }
+  Result<std::vector<int32_t>> integers(const char* key, int32_t min, int32_t max) const {
+    VOLLEY_ASSIGN(const Fact fact, stated({key}));
+    return fact.place.integers(key, min, max);
+  }
+  // spellings: names of one field.
+  Result<std::string> text(std::span<const char* const> spellings, const char* fallback) const {
+    VOLLEY_ASSIGN(const Fact fact, stated(spellings));
+    return fact.place.text(fact.key, fallback);
+  }
+  Error wrong(const char* key, const std::string& what) const { return naming(key).wrong(key, what); }
+  Error unbuilt(const char* key, const std::string& what) const { return naming(key).unbuilt(key, what); }
+
+ private:
+  struct Fact {
+    ConfigFields place;
+    const char* key;
+    const nlohmann::json& value() const { return place.json()[key]; }
+  };
+
+  Result<Fact> stated(std::span<const char* const> spellings) const {
+    std::optional<Fact> first;
+    for (const ConfigFields& place : places_) {
+      for (const char* key : spellings) {
+        if (!place.has(key)) continue;
+        const Fact fact{place, key};
+        if (!first) first = fact;
+        if (fact.value() == first->value()) continue;
+        return place.wrong(key, "is " + fact.value().dump() + ", which contradicts \"" + first->key + "\" " +
+                                    first->value().dump() + " in " + first->place.where() + ": remove one of the two");
+      }
+    }
+    return first ? *first : Fact{places_.front(), spellings[0]};
+  }
+  Result<Fact> stated(std::initializer_list<const char*> spellings) const {
+    return stated(std::span(spellings.begin(), spellings.size()));
+  }
+  const ConfigFields& naming(const char* key) const {
+    const auto place = std::ranges::find_if(places_, [&](const ConfigFields& p) { return p.has(key); });
+    return place != places_.end() ? *place : places_.front();
+  }
+
+  std::vector<ConfigFields> places_;  // one at least
+};
+
+// The dictionaries that describe the rotation: rope_parameters of transformers 5, rope_scaling of 4, or both.
+Result<std::vector<ConfigFields>> dictionaries(const ConfigFields& config) {
+  std::vector<ConfigFields> found;
+  for (const char* name : {"rope_parameters", "rope_scaling"}) {
+    VOLLEY_ASSIGN(std::optional<ConfigFields> fields, config.object(name));
+    if (fields) found.push_back(*std::move(fields));
+  }
+  return found;
 }
 
-// The part of a head that is rotated, where this object says it.
-Status read_partial(const ConfigFields& fields, std::optional<double>& partial) {
-  VOLLEY_ASSIGN(const double stated, fields.number("partial_rotary_factor", kPositive, partial.value_or(1.0)));
-  if (!partial && stated != 1.0) return fields.unbuilt("partial_rotary_factor", "other than 1 is not built");
+// The rotated fraction of a head.
+Status read_partial(const Places& places, std::optional<double>& partial) {
+  VOLLEY_ASSIGN(const double stated, places.number("partial_rotary_factor", kPositive, partial.value_or(1.0)));
+  if (!partial && stated != 1.0) return places.unbuilt("partial_rotary_factor", "other than 1 is not built");
   if (partial) partial = stated;
   return {};
 }
@@ -42,7 +99,7 @@ Status read_rotated(const ConfigFields& config, double partial, int32_t head_dim
   return {};
 }
 
-Status refuse_other_rotations(const ConfigFields& fields, bool multimodal) {
+Status refuse_other_rotations(const Places& fields, bool multimodal) {
   const bool sections = fields.has("mrope_section");
   if (multimodal) {
     if (sections) VOLLEY_RETURN_IF_ERROR(fields.integers("mrope_section", 0, INT32_MAX));
@@ -50,13 +107,16 @@ Status refuse_other_rotations(const ConfigFields& fields, bool multimodal) {
   } else if (sections) {
     return fields.unbuilt("mrope_section", "(multimodal RoPE) is not built");
   }
-  for (const auto& [key, value] : fields.json().items()) {
-    if (value.is_object()) return fields.unbuilt(key, "is a rotary embedding for some layers only, which is not built");
+  for (const ConfigFields& place : fields.all()) {
+    for (const auto& [key, value] : place.json().items()) {
+      if (value.is_object())
+        return place.unbuilt(key, "is a rotary embedding for some layers only, which is not built");
+    }
   }
   return {};
 }
 
-Status read_llama3(const ConfigFields& fields, model::RopeSpec& rope) {
+Status read_llama3(const Places& fields, model::RopeSpec& rope) {
   rope.scaling = model::RopeSpec::Scaling::kLlama3;
   VOLLEY_ASSIGN(rope.factor, fields.number("factor", kPositive));
   VOLLEY_ASSIGN(rope.low_freq_factor, fields.number("low_freq_factor", kPositive));
@@ -67,9 +127,9 @@ Status read_llama3(const ConfigFields& fields, model::RopeSpec& rope) {
   return {};
 }
 
-// "attn_factor" multiplies what YaRN computes: DeepSeek-R1-0528-Qwen3-8B states it so that the product is 1, as vLLM
+// "attn_factor" multiplies YaRN's own factor: DeepSeek-R1-0528-Qwen3-8B states it so that the product is 1, as vLLM
 // read it when that came out. transformers ignores it.
-Status read_attn_factor(const ConfigFields& fields, model::RopeSpec& rope) {
+Status read_attn_factor(const Places& fields, model::RopeSpec& rope) {
   if (!fields.has("attn_factor")) return {};
   for (const char* other : {"attention_factor", "mscale", "mscale_all_dim"}) {
     if (fields.has(other))
@@ -80,7 +140,7 @@ Status read_attn_factor(const ConfigFields& fields, model::RopeSpec& rope) {
   return {};
 }
 
-Status read_yarn(const ConfigFields& fields, int32_t max_positions, model::RopeSpec& rope) {
+Status read_yarn(const Places& fields, int32_t max_positions, model::RopeSpec& rope) {
   rope.scaling = model::RopeSpec::Scaling::kYarn;
   VOLLEY_ASSIGN(rope.factor, fields.number("factor", kPositive, max_positions / rope.original_max_position));
   VOLLEY_ASSIGN(rope.beta_fast, fields.number("beta_fast", kPositive, rope.beta_fast));
@@ -99,14 +159,12 @@ Status read_yarn(const ConfigFields& fields, int32_t max_positions, model::RopeS
   return {};
 }
 
-Result<std::string> scaling_type(const ConfigFields& fields) {
-  const bool both = fields.has("type") && fields.has("rope_type");  // a writer of old and new files
-  if (both && fields.json()["type"] != fields.json()["rope_type"]) {
-    return fields.wrong("type", "contradicts \"rope_type\": remove one of the two");
+Result<std::string> scaling_type(const Places& fields) {
+  constexpr const char* kSpellings[] = {"rope_type", "type"};  // some writers write both, for old and new readers
+  VOLLEY_ASSIGN(const std::string type, fields.text(kSpellings, "default"));
+  if (!fields.has("rope_type") && !fields.has("type") && fields.has("factor")) {
+    return fields.wrong("rope_type", "is missing beside \"factor\"");
   }
-  const char* key = fields.has("rope_type") ? "rope_type" : "type";
-  VOLLEY_ASSIGN(std::string type, fields.text(key, "default"));
-  if (!fields.has(key) && fields.has("factor")) return fields.wrong("rope_type", "is missing beside \"factor\"");
   return type;
 }
 
@@ -117,18 +175,22 @@ Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t head_dim, 
   const bool multimodal = partial.has_value();
   model::RopeSpec rope;
   rope.dim = head_dim;
-  VOLLEY_ASSIGN(rope.theta, config.number("rope_theta", kTheta, rope.theta));
-  VOLLEY_RETURN_IF_ERROR(read_partial(config, partial));
-  VOLLEY_ASSIGN(const std::optional<ConfigFields> scaling, scaling_fields(config));
-  if (scaling) VOLLEY_RETURN_IF_ERROR(read_partial(*scaling, partial));
+  VOLLEY_ASSIGN(std::vector<ConfigFields> found, dictionaries(config));
+  std::string type = "default";
+  if (!found.empty()) {
+    VOLLEY_ASSIGN(type, scaling_type(Places(found)));
+  }
+  std::vector<ConfigFields> all = found;
+  all.push_back(config);
+  const Places everywhere(std::move(all));
+  VOLLEY_ASSIGN(rope.theta, everywhere.number("rope_theta", kTheta, rope.theta));
+  VOLLEY_RETURN_IF_ERROR(read_partial(everywhere, partial));
   if (partial) VOLLEY_RETURN_IF_ERROR(read_rotated(config, *partial, head_dim, rope));
-  if (!scaling) return rope;
-  const ConfigFields& fields = *scaling;
+  if (found.empty()) return rope;
+  const Places fields(std::move(found));
 
   VOLLEY_RETURN_IF_ERROR(refuse_other_rotations(fields, multimodal));
-  VOLLEY_ASSIGN(rope.theta, fields.number("rope_theta", kTheta, rope.theta));
-  VOLLEY_ASSIGN(const std::string type, scaling_type(fields));
-  // Some checkpoints hold the length before the stretch beside the dictionary; that one counts, as in transformers.
+  // Some checkpoints hold the original length beside the dictionary; that one takes precedence, as in transformers.
   const bool length_stated =
       fields.has("original_max_position_embeddings") || config.has("original_max_position_embeddings");
   if (type == "default") return rope;

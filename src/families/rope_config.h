@@ -9,16 +9,16 @@
 namespace volley::families {
 
 inline constexpr int32_t kMaxPositions = 1 << 28;
+inline constexpr NumberRange kTheta{.min = 1, .max = 1e18, .min_excluded = true};
 
-// From rope_theta and rope_scaling (transformers 4) or rope_parameters (transformers 5). `factor` and
-// `original_max_position` of the result are set wherever the scaling needs them. kUnimplemented names a scaling that is
-// not built, kInvalidArgument a field that is wrong. max_positions: max_position_embeddings; YaRN that states the
-// length before the stretch raises it to factor times that length, which is how contexts are extended by config.json
-// alone.
+// From rope_theta and rope_scaling (transformers 4) or rope_parameters (transformers 5). A fact may stand in several of
+// these places if the values agree. `factor` and `original_max_position` of the result are set wherever the scaling
+// needs them. kUnimplemented names a scaling that is not built, kInvalidArgument a field that is wrong. max_positions:
+// max_position_embeddings; YaRN that states the length before the stretch raises it to factor times that length, which
+// is how contexts are extended by config.json alone.
 //
-// partial: for families that rotate the first part of a head alone, "partial_rotary_factor" where the file does not
-// say it; the result's `rotated` is set from that part of head_dim then. In a text of such a family the three positions
-// of multimodal RoPE are the same, which makes it this one.
+// partial: the default of "partial_rotary_factor", for families that rotate only the first part of a head; the result's
+// `rotated` is that part of head_dim. In text the three positions of multimodal RoPE are equal, so it equals this one.
 Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t head_dim, std::optional<double> partial,
                                   int32_t& max_positions);
 

@@ -1,4 +1,4 @@
-// For the tests of targets' configurations: a good one of Qwen3, and what is read of a change of it.
+// For the tests of targets' configurations: a good Qwen3 config, and reading of changes to it.
 #pragma once
 
 #include "families/config_for_test.h"
@@ -19,17 +19,21 @@ inline nlohmann::json good_config() {
 }
 
 inline Result<TargetConfig> read(const nlohmann::json& config, const std::string& generation = "") {
-  const ConfigFolder folder;
+  const TempFolder folder;
   folder.write("config.json", config.dump());
   if (!generation.empty()) folder.write("generation_config.json", generation);
   return read_target(folder.path());
 }
 
-// The spec of the good config with a change that must be accepted.
-inline TargetConfig accepted(const char* patch, const std::string& generation = "") {
-  const auto spec = read(patched(good_config(), patch), generation);
+// The spec of a config that must be accepted.
+inline TargetConfig accepted(const nlohmann::json& config, const std::string& generation = "") {
+  const auto spec = read(config, generation);
   EXPECT_TRUE(spec.ok()) << spec.error().message;
   return spec.ok() ? *spec : TargetConfig();
+}
+// The spec of the good config with a change.
+inline TargetConfig accepted(const char* patch, const std::string& generation = "") {
+  return accepted(patched(good_config(), patch), generation);
 }
 
 }  // namespace volley::families

@@ -89,14 +89,15 @@ bool Cache::grow(Lease& lease, const Need& need) {
   return true;
 }
 
-// What a hit found inside a page is copied to the request's own.
+// A page that the hit uses in part is copied to a page of the request's own.
 void Cache::begin(Lease& lease) {
   if (lease.borrowed_.empty()) return;
   for (size_t i = 0; i + 1 < groups(); ++i) {
     const PageList& last = lease.borrowed_[i];
     if (last.size() == 0) continue;
     const size_t index = last.begin();
-    lease.copies_.push_back({static_cast<int32_t>(i), last[index], lease.lists_[i][index]});
+    lease.copies_.push_back(
+        {.slot = {}, .group = static_cast<int32_t>(i), .from = last[index], .to = lease.lists_[i][index]});
   }
   const PageList& snapshot = lease.borrowed_.back();
   ++hits_[static_cast<size_t>(kinds_[static_cast<size_t>(snapshot[snapshot.begin()].value)])];
@@ -128,7 +129,7 @@ std::optional<PageId> Cache::snapshot(Lease& lease, int64_t position, SnapshotKi
   const bool enough = place == SnapshotPlace::kRegular && of_leases >= divide_up(pool.total(), 2);
   const bool more = !enough && (pool.free() > 0 || tree_.evict(groups() - 1, 1) > 0);
   if (!more && !recycle(lease, position)) return std::nullopt;
-  // As a page of the group it is the end of the page that the position ends.
+  // The snapshot takes the index of the page that `position` ends, or is in.
   PageList page(pool, static_cast<size_t>((position - 1) / config_.page_size));
   page.grow_to(page.begin() + 1);
   const PageId id = page[page.begin()];

@@ -1,21 +1,22 @@
-// The one owner of KV pages: pools and page tables by group, the prefix tree, and what each request holds. Numbers
-// only: the memory is the engine's (model/kv_memory.h). Threads: one.
+// The one owner of KV pages: pools and page tables by group, the prefix tree, and the pages of each request. Page
+// numbers only: the engine owns the memory (model/kv_memory.h). Threads: one.
 //
-// A windowed group gives pages back while a request runs: those that no row to come can see. They go by what is known
-// to be computed, never by steps under way, whose rows all begin there or later; so nothing that runs, is rolled back
-// or drafted can need them. With the prefix cache they stay in the tree until somebody needs their memory.
+// A windowed group gives back, while a request runs, the pages that no later row can see. Only the positions known to
+// be computed decide which pages those are. All rows of steps under way begin there or later, so no step, rollback or
+// draft can need a page that was given back. With the prefix cache such pages stay in the tree until their memory is
+// needed.
 //
-// A hit needs the windows of all groups that are required. What the drafter alone looks at decides no token and vetoes
-// no hit: where its pages were evicted the request begins without, and drafts with less context until it has its own.
+// A hit needs the windows of all required groups. Pages that only the drafter reads decide no token, so their absence
+// prevents no hit: the request begins without them and drafts with less context until it has computed its own.
 //
 // Where layers are recurrent a hit needs a snapshot of their state exactly where it ends. A snapshot is the copy of a
 // slot's memory: the owner of the cache says when a slot stands at a position (snapshot()), makes the copy, and keeps
-// it once the tokens up to there are known to be computed (keep()). Such a prefix may end inside a page, which whoever
-// goes on from it copies.
+// it once the tokens up to there are known to be computed (keep()). Such a prefix may end inside a page; a request that
+// continues from it copies that page.
 //
-// Until keep() a snapshot is its request's alone, and nobody can evict it. So regular ones, of which a long prompt has
-// many, stay below half of all: then a request makes room for the next one with one of its own, so that those it has
-// stay spread over its prompt and the latest is among them. The other half is for snapshots that are wanted.
+// Until keep() a snapshot belongs to its request alone and cannot be evicted. A long prompt takes many regular
+// snapshots, so regular ones may use at most half of the pool. Beyond that a request frees one of its own for each new
+// one: its snapshots stay spread over its prompt and include the latest. The other half is for wanted snapshots.
 #pragma once
 
 #include <volley/sampling.h>
@@ -40,43 +41,39 @@ struct CacheConfig {
   bool events = false;  // take_events() is called
 };
 
-// An entry of a page table that changed: page_table of the group at [the lease's slot][index].
+// A changed entry of a page table: page_table of the group at [the lease's slot][index].
 struct PageEdit {
   int32_t group = 0;
   int32_t index = 0;
   PageId page;
 };
 
-// Memory of the device that is to be copied before a request's first row.
-struct PageCopy {
-  int32_t group = 0;
-  PageId from, to;
-};
+// Copies to make before a request's first row.
 struct Beginning {
-  std::optional<PageId> snapshot;  // the state that the slot begins with; without: the request begins at position 0
-  std::vector<PageCopy> copies;
+  std::optional<PageId> snapshot;  // the state that the slot begins with; without one the request begins at position 0
+  std::vector<MemoryCopy> copies;
 };
 
 enum class SnapshotKind { kPrompt, kEnd };  // taken where a prompt was computed, and where a request ended or paused
-// Whether somebody is likely to go on from just there, or it is one of many along a prompt.
+// Whether other requests are likely to continue from this position, or the snapshot is one of many along a prompt.
 enum class SnapshotPlace { kWanted, kRegular };
 
-// The pages of one request. They go back when it ends; the cache must outlive it. Movable.
+// The pages of one request. The lease returns its pages when it ends; the cache must outlive the lease. Movable.
 class Lease {
  public:
   // Leading positions whose K and V came from the prefix cache.
   int64_t cached() const { return cached_; }
   int64_t pages(size_t group) const { return static_cast<int64_t>(lists_[group].size()); }
-  // Edits since the last call, for a table in which nothing of this request is known at first.
+  // Edits since the last call, for a table that at first holds no page of this request.
   std::vector<PageEdit> take_edits();
-  // After the first grow(), once. The copies' sources are the cache's again: what is copied later must stay behind
-  // them.
+  // Call once, after the first grow(). The cache owns the sources of the copies again, so later copies must be ordered
+  // after these.
   Beginning take_beginning();
-  // Leading positions in whole pages that the prefix cache had, though perhaps no snapshot there.
+  // Leading positions in whole pages that the prefix cache had, even where no snapshot lies at their end.
   int64_t shared() const { return shared_; }
-  // Not 0: groups that are not required have no K and V before this position.
+  // If not 0, groups that are not required have no K and V before this position.
   int64_t optional_from() const { return optional_from_; }
-  // The last position at which it has a snapshot, or one under way.
+  // The last position at which the lease has a snapshot, or one being made.
   int64_t last_snapshot() const { return snapshots_.empty() ? last_snapshot_ : snapshots_.back().position; }
 
  private:
@@ -87,10 +84,10 @@ class Lease {
   };
 
   friend class Cache;
-  std::vector<PageList> lists_;     // by group; of snapshots always empty
-  std::vector<PageList> borrowed_;  // until take_beginning(): what the hit found, of each group the page to copy
-  std::vector<PageCopy> copies_;
-  std::vector<Snapshot> snapshots_;  // made or under way, and not in the cache yet; by position
+  std::vector<PageList> lists_;     // by group; always empty for snapshots
+  std::vector<PageList> borrowed_;  // until take_beginning(): for each group, the page that the hit copies from
+  std::vector<MemoryCopy> copies_;
+  std::vector<Snapshot> snapshots_;  // made or being made, and not in the cache yet; by position
   int64_t cached_ = 0, shared_ = 0, last_snapshot_ = 0, optional_from_ = 0;
 };
 
@@ -101,30 +98,30 @@ class Cache {
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  // What the prefix cache has of `tokens` in `space`; without `reuse`, or without a prefix cache, nothing.
+  // The longest prefix of `tokens` cached in `space`; nothing without `reuse` or without a prefix cache.
   Lease open(const std::string& space, std::span<const TokenId> tokens, bool reuse);
 
-  // Pages for `need`, from free and cached ones. False when they are too few in some group; nothing has changed then.
+  // Takes pages for `need` from free and cached ones. Returns false, and changes nothing, if a group has too few.
   bool grow(Lease& lease, const Need& need);
 
-  // The K and V of `computed`, the request's first tokens, are there: they stay in the cache as far as they fill pages,
-  // and with a snapshot where they end, wholly.
+  // The K and V of `computed`, the request's first tokens, exist: whole pages of them stay in the cache. If a snapshot
+  // lies at their end, all of them stay.
   void keep(const std::string& space, std::span<const TokenId> computed, Lease& lease);
 
-  // Memory for a snapshot at `position`, until keep() takes it: free, or the least recently used one's, or a regular
-  // one's of the lease, which is then given up. Nothing where there are no snapshots, or none can be had; a regular one
-  // has only one of the lease's where leases have half of all. What is copied to it must stay behind earlier copies.
-  // REQUIRES: no snapshot of the lease lies there or behind.
+  // Memory for a snapshot at `position`, until keep() takes it: a free page, or that of the least recently used
+  // snapshot, or that of a regular snapshot of the lease, which is then given up. No value if the group has no
+  // snapshots or none can be freed. Once leases hold half of all snapshots, a regular one can only replace another of
+  // the same lease. The copy to it must be ordered after earlier copies. REQUIRES: the lease has no snapshot at
+  // `position` or later.
   std::optional<PageId> snapshot(Lease& lease, int64_t position, SnapshotKind kind, SnapshotPlace place);
   bool has_snapshots() const { return config_.prefix_cache && config_.groups.back().life == Life::kState; }
 
-  // As keep() without the snapshots, where it must be because a window has moved on; then what no row to come sees
-  // goes.
+  // Like keep() without the snapshots, called when a window has moved on; then frees the pages that no later row sees.
   void advance(const std::string& space, std::span<const TokenId> computed, Lease& lease);
 
-  void drop_prefixes();  // that nobody uses
+  void drop_prefixes();  // pages that no request uses
 
-  // As PrefixTree has them.
+  // As documented at PrefixTree.
   std::vector<CacheEvent> take_events() { return tree_.take_events(); }
   std::vector<PrefixTree::Prefix> prefixes() const { return tree_.prefixes(); }
 
@@ -134,7 +131,7 @@ class Cache {
 
   // Pages that grow() could hand out, by group.
   std::vector<int64_t> room() const;
-  // Pages that a request without a hit would take of each group.
+  // Pages of each group that a request without a hit would take.
   std::vector<int64_t> pages_of(const Need& need) const;
   // Bytes of a lease's pages.
   int64_t bytes(const Lease& lease) const;
@@ -157,7 +154,7 @@ class Cache {
   const CacheConfig config_;
   std::vector<PagePool> pools_;
   PrefixTree tree_;
-  std::vector<SnapshotKind> kinds_;  // by snapshot
+  std::vector<SnapshotKind> kinds_;  // by snapshot page
   std::array<int64_t, 2> hits_ = {};
 };
 

@@ -77,7 +77,7 @@ TEST(CacheEvents, SayWhatWasEvictedAndDropped) {
   EXPECT_EQ(events[0].kind, CacheEvent::Kind::kCleared);
 }
 
-// The hash is not cryptographic, so a client may find two pages with one hash: that must stop nothing.
+// The hash is not cryptographic, so a client may find two pages with one hash: the index must keep working.
 TEST(CacheEvents, OneHashOfTwoPagesIsHeldUntilBothAreGone) {
   const CacheEvent stored{.kind = CacheEvent::Kind::kStored, .hash = 7, .tokens = {}};
   const CacheEvent removed{.kind = CacheEvent::Kind::kRemoved, .hash = 7, .tokens = {}};

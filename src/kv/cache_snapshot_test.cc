@@ -1,32 +1,26 @@
-// Snapshots of recurrent states in the cache: which there are, who may take which, and the tails they end.
+// Snapshots of recurrent states in the cache: which ones exist, which requests may use them, and the tails that end at
+// them.
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "kv/cache.h"
+#include "kv/tokens_for_test.h"
 
 namespace volley::kv {
 namespace {
-
-using Tokens = std::vector<TokenId>;
-
-Tokens counting(TokenId first, int count) {
-  Tokens tokens;
-  for (int i = 0; i < count; ++i) tokens.push_back(first + i);
-  return tokens;
-}
 
 int64_t hit(Cache& cache, const Tokens& tokens) {
   return cache.open("", tokens, true).cached();
 }
 
-// A cache with snapshots; what each holds is known to the test.
+// A cache with snapshots; the test knows the content of each.
 CacheConfig recurrent(int64_t pages, int64_t snapshots) {
   return {.page_size = 4, .groups = {{.pages = pages}, {.life = Life::kState, .pages = snapshots}}};
 }
 
-// Computes all tokens; snapshots at these positions.
+// Computes all tokens, with snapshots at these positions.
 void run_with(Cache& cache, const Tokens& tokens, const std::vector<int64_t>& positions) {
   Lease lease = cache.open("", tokens, true);
   ASSERT_TRUE(cache.grow(lease, {.positions = std::ssize(tokens), .ahead = std::ssize(tokens)}));
@@ -58,7 +52,7 @@ TEST(KvCache, AHitWithStatesNeedsASnapshotThere) {
   EXPECT_EQ(cache.use(1).used, 0);
 }
 
-// Who goes on from the middle of a page writes to its own.
+// A request that continues from the middle of a page writes to its own copy.
 TEST(KvCache, ATailIsCopied) {
   Cache cache(recurrent(10, 4));
   const Tokens tokens = counting(0, 6);
@@ -79,8 +73,8 @@ TEST(KvCache, ATailIsCopied) {
   EXPECT_EQ(cache.hits(SnapshotKind::kPrompt), 1);
 }
 
-// A tail without the drafter's page is a hit too. The request's own page then lacks the tail's positions, so that it
-// never becomes the cache's.
+// A tail without the drafter's page is a hit too. The request's own page then lacks the tail's positions, so the cache
+// never takes that page.
 TEST(KvCache, ATailWithoutTheDraftersPageIsOfUse) {
   CacheConfig config = recurrent(40, 4);
   config.groups.insert(config.groups.begin() + 1,
@@ -125,7 +119,8 @@ TEST(KvCache, TheLeastRecentlyUsedSnapshotGoes) {
   EXPECT_FALSE(cache.snapshot(two, 4, SnapshotKind::kEnd, SnapshotPlace::kWanted)) << "both are in use";
 }
 
-// Nobody can go on from a tail whose snapshot is gone: its pages are free then, not held until they are the oldest.
+// No request can continue from a tail whose snapshot is gone: the tail's pages are freed at once, not when they become
+// the oldest.
 TEST(KvCache, ATailGoesWithItsSnapshot) {
   CacheConfig config = recurrent(40, 1);
   config.groups.insert(config.groups.begin() + 1, Group{.life = Life::kWindow, .window = 8, .pages = 20});
@@ -135,7 +130,7 @@ TEST(KvCache, ATailGoesWithItsSnapshot) {
   run_with(cache, counting(100, 8), {8});
   EXPECT_EQ(cache.use(0).used, 1 + 2);
   EXPECT_EQ(cache.use(1).used, 1 + 2);
-  // Alone in its namespace, and while its request still has the page.
+  // Alone in its namespace, and while its request still holds the page.
   const Tokens tokens = counting(200, 3);
   Lease lease = cache.open("other", tokens, true);
   ASSERT_TRUE(cache.grow(lease, {.positions = 8, .ahead = 8}));
@@ -161,7 +156,8 @@ std::vector<int64_t> snapshots_of(Cache& cache, const Tokens& tokens) {
   return found;
 }
 
-// A long prompt leaves half of the snapshots to others; of its own it keeps some all along, and the latest.
+// A long prompt leaves half of the snapshots to other requests; its own stay spread over the prompt and include the
+// latest.
 TEST(KvCache, RegularSnapshotsAreThinnedOut) {
   Cache cache(recurrent(200, 8));
   std::vector<Tokens> others;
@@ -184,7 +180,7 @@ TEST(KvCache, RegularSnapshotsAreThinnedOut) {
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(hit(cache, others[i]), i < 4 ? 0 : 8) << i;
 }
 
-// One at which others will go on is never given up for one that comes later, and has more than half of the room.
+// A wanted snapshot is never given up for a later one, and wanted ones may use more than half of the pool.
 TEST(KvCache, WantedSnapshotsStay) {
   Cache cache(recurrent(200, 4));
   const Tokens tokens = counting(0, 100);
@@ -203,7 +199,7 @@ TEST(KvCache, WantedSnapshotsStay) {
   EXPECT_EQ(snapshots_of(cache, tokens), (std::vector<int64_t>{20, 56, 92, 98}));
 }
 
-// A window that moves on keeps pages and no snapshots: the request could not thin those out any more.
+// advance() caches pages but no snapshots, because the request could not thin out cached ones any more.
 TEST(KvCache, AWindowThatMovesKeepsNoSnapshots) {
   CacheConfig config = recurrent(200, 4);
   config.groups.insert(config.groups.begin() + 1, Group{.life = Life::kWindow, .window = 8, .pages = 100});

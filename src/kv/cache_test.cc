@@ -10,23 +10,17 @@
 #include <string>
 #include <utility>
 
+#include "kv/tokens_for_test.h"
+
 namespace volley::kv {
 namespace {
-
-using Tokens = std::vector<TokenId>;
-
-Tokens counting(TokenId first, int count) {
-  Tokens tokens;
-  for (int i = 0; i < count; ++i) tokens.push_back(first + i);
-  return tokens;
-}
 
 // Pages of 4 positions; a window of 8: two pages behind a row that begins a page.
 CacheConfig windowed(int64_t whole, int64_t window) {
   return {.page_size = 4, .groups = {{.pages = whole}, {.life = Life::kWindow, .window = 8, .pages = window}}};
 }
 
-// A request that computes `tokens` at once, in steps of a page, and ends; what it leaves is cached.
+// A request that computes `tokens` in steps of a page and ends; its pages stay cached.
 int64_t run(Cache& cache, const Tokens& tokens) {
   Lease lease = cache.open("", tokens, true);
   const int64_t cached = lease.cached();
@@ -89,7 +83,7 @@ TEST(KvCache, SaysWhoseNeedItCanNeverMeet) {
   EXPECT_EQ(cache.too_small({.positions = 20, .ahead = 100}), -1) << "short enough as a whole";
 }
 
-// Pages that no row to come can see go while the request runs, and its table forgets them.
+// Pages that no later row can see are freed while the request runs, and its table drops them.
 TEST(KvCache, AWindowGivesItsPagesBackAsItMoves) {
   CacheConfig config = windowed(20, 8);
   config.prefix_cache = false;
@@ -132,7 +126,8 @@ TEST(KvCache, AHitNeedsTheWindowBeforeItsEnd) {
   EXPECT_EQ(cache.use(0).cached, 10);
 }
 
-// A prefix can be used only where its window ends: pages that end no run go before those that do, whatever their age.
+// A prefix can be used only where its window ends, so pages that end no run are evicted before those that do, whatever
+// their age.
 TEST(KvCache, WhatEndsNoRunGoesFirst) {
   Cache cache(windowed(60, 12));
   const Tokens older = counting(100, 8), tokens = counting(0, 40);
@@ -149,7 +144,7 @@ TEST(KvCache, WhatEndsNoRunGoesFirst) {
   EXPECT_EQ(hit(cache, older), 8);
 }
 
-// Whole pages whose windows went are of use again when somebody computed them again.
+// Whole pages whose window pages were evicted become usable when another request computes those again.
 TEST(KvCache, AWindowThatIsComputedAgainCompletesTheTree) {
   Cache cache(windowed(40, 10));
   const Tokens tokens = counting(0, 40);
@@ -166,7 +161,7 @@ TEST(KvCache, AWindowThatIsComputedAgainCompletesTheTree) {
   EXPECT_EQ(hit(cache, tokens), 40);
 }
 
-// A lease that begins with a hit owns of the window only what its rows see, and hides the rest.
+// A lease that begins with a hit owns only the window pages that its rows see, and hides the others.
 TEST(KvCache, AHitBringsTheWindowAndHidesWhatLiesBefore) {
   Cache cache(windowed(40, 12));
   const Tokens tokens = counting(0, 40);
@@ -179,7 +174,7 @@ TEST(KvCache, AHitBringsTheWindowAndHidesWhatLiesBefore) {
   EXPECT_EQ(edits.size(), 20u);
 }
 
-// What only the drafter looks at vetoes no hit: it begins with what is left of its window without a gap.
+// Pages that only the drafter reads prevent no hit: the hit gives the part of its window that is left without a gap.
 TEST(KvCache, AWindowThatIsNotRequiredVetoesNoHit) {
   CacheConfig config = windowed(40, 12);
   config.groups[1].required = false;
@@ -210,8 +205,8 @@ TEST(KvCache, AWindowThatIsNotRequiredVetoesNoHit) {
   EXPECT_EQ(cache.open("", counting(0, 60), true).optional_from(), 0);
 }
 
-// Requests that come, share, compute, are cut short and leave. Every page's content is known, and what a row sees must
-// be right; whatever leases and tree hold adds up.
+// Requests come, share, compute, are cut short and leave. The test knows every page's content. Each row must see the
+// right content, and leases and tree together must account for every page.
 class Play {
  public:
   Play(uint32_t seed, const CacheConfig& config) : random_(seed), config_(config), cache_(config) {
@@ -242,7 +237,7 @@ class Play {
   }
   int64_t cached() const { return cached_; }
   int64_t refused() const { return refused_; }
-  int64_t without_context() const { return without_context_; }  // hits at which windows that are not required lacked
+  int64_t without_context() const { return without_context_; }  // hits where windows that are not required were missing
 
  private:
   static constexpr uint64_t kNothing = 0;
@@ -278,7 +273,7 @@ class Play {
       table[index] = edit.page;
     }
   }
-  // What a row at `computed` sees.
+  // The positions that a row at `computed` sees.
   void check(const Request& request) {
     for (size_t group = 0; group < pages_groups(); ++group) {
       const int32_t window = cache_.group(group).window;
@@ -305,12 +300,12 @@ class Play {
     requests_.push_back(std::move(request));
   }
 
-  // Pages for its first row, the copies that a hit needs, and the state that it begins with.
+  // Pages for the request's first row, the copies that a hit needs, and the state that the request begins with.
   bool begin(Request& request) {
     const auto length = static_cast<int64_t>(request.tokens.size());
     if (!cache_.grow(request.lease, {.computed = request.computed, .positions = length, .ahead = 14})) return false;
     const Beginning beginning = request.lease.take_beginning();
-    for (const PageCopy& copy : beginning.copies) {
+    for (const MemoryCopy& copy : beginning.copies) {
       auto& memory = memory_[static_cast<size_t>(copy.group)];
       std::copy_n(memory.begin() + copy.from.value * config_.page_size, config_.page_size,
                   memory.begin() + copy.to.value * config_.page_size);
@@ -320,7 +315,7 @@ class Play {
     return true;
   }
 
-  // Where whole pages end while it goes on, anywhere when it ends.
+  // A snapshot lies at the end of a whole page while the request runs, and anywhere when it ends.
   void snapshot(Request& request, SnapshotKind kind) {
     if (!has_states() || request.computed <= std::max(request.lease.cached(), request.lease.last_snapshot())) return;
     if (kind == SnapshotKind::kPrompt && request.computed % config_.page_size != 0) return;
@@ -364,7 +359,7 @@ class Play {
   const CacheConfig config_;
   Cache cache_;
   std::vector<std::vector<uint64_t>> memory_;  // by group
-  std::list<Request> requests_;                // they end before the cache
+  std::list<Request> requests_;                // leases end before the cache
   int64_t cached_ = 0, refused_ = 0, without_context_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// The chain hash of cached pages (CacheEvent::hash): of a page's tokens and the hash of the page before it. Never 0.
-// Not cryptographic: who believes it must be able to be wrong.
+// The chain hash of cached pages (CacheEvent::hash), made of a page's tokens and the hash of the page before it. Never
+// 0. Not cryptographic: a caller must stay correct when two pages collide.
 #pragma once
 
 #include <volley/sampling.h>
@@ -14,7 +14,7 @@
 
 namespace volley::kv {
 
-// What stands before the first page of a namespace.
+// The hash before the first page of a namespace.
 inline uint64_t root_hash(std::string_view space) {
   uint64_t hash = kSplitMixStep;
   for (const char byte : space) hash = mix_bits(hash ^ static_cast<uint8_t>(byte)) + kSplitMixStep;

@@ -1,5 +1,5 @@
-// The pages that one sequence owns in one group, consecutive ones, with a reference on each that goes when the list
-// goes; and what of them a page table does not know yet. Movable, not copyable. Threads: one.
+// The consecutive pages that one sequence owns in one group, with a reference on each that ends with the list, and the
+// changes that a page table has not seen yet. Movable, not copyable. Threads: one.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,7 @@ namespace volley::kv {
 
 class PageList {
  public:
-  // Takes over a reference on each of `pages`, which are the pages from `begin` on of the sequence. The pool must
-  // outlive the list.
+  // Takes over a reference on each of `pages`, the sequence's pages from `begin` on. The pool must outlive the list.
   explicit PageList(PagePool& pool, size_t begin = 0, std::vector<PageId> pages = {})
       : pool_(&pool), begin_(begin), pages_(std::move(pages)) {}
   PageList(PageList&& other) noexcept
@@ -38,15 +37,15 @@ class PageList {
     for (const PageId page : pages_) pool_->release(page);
   }
 
-  // It has pages [begin(), end()) of the sequence.
+  // The list has pages [begin(), end()) of the sequence.
   size_t begin() const { return begin_; }
   size_t end() const { return begin_ + pages_.size(); }
   size_t size() const { return pages_.size(); }
   bool has(size_t index) const { return index >= begin() && index < end(); }
   PageId operator[](size_t index) const { return pages_[index - begin_]; }  // REQUIRES: has(index)
   std::span<const PageId> view() const { return pages_; }
-  // Pages before this index lack K and V of some of their first positions: they are the sequence's own, and nobody
-  // else's.
+  // Pages before this index lack K and V of some of their first positions, so they must not be shared with other
+  // sequences.
   void set_complete_from(size_t index) { complete_from_ = index; }
   bool offers(size_t index) const { return has(index) && index >= complete_from_; }
 
@@ -54,14 +53,14 @@ class PageList {
   void grow_to(size_t end) {
     while (this->end() < end) pages_.push_back(pool_->take());
   }
-  // Gives back what lies before `begin`.
+  // Gives back the pages before `begin`.
   void drop_before(size_t begin) {
     const size_t n = std::min(pages_.size(), begin - std::min(begin, begin_));
     for (size_t i = 0; i < n; ++i) pool_->release(pages_[i]);
     pages_.erase(pages_.begin(), pages_.begin() + static_cast<ptrdiff_t>(n));
     begin_ = std::max(begin_, begin);
   }
-  // A page with the same K and V takes the place of another. The list gets a reference of its own.
+  // Replaces a page by another one with the same K and V. The list takes a reference of its own.
   void replace(size_t index, PageId page) {
     PageId& own = pages_[index - begin_];
     if (own == page) return;
@@ -71,8 +70,8 @@ class PageList {
     published_ = std::min(published_, index);
   }
 
-  // Calls edit(index, page) for each entry of the sequence's page table that has changed since the last call: pages
-  // that are new, and the scrap page where a page is gone.
+  // Calls edit(index, page) for each entry of the sequence's page table that has changed since the last call: new
+  // pages, and the scrap page in place of a page that was given back.
   template <typename Edit>
   void take_edits(const Edit& edit) {
     for (; hidden_ < begin(); ++hidden_) edit(hidden_, pool_->scrap_page());
@@ -85,8 +84,8 @@ class PageList {
   size_t begin_;
   std::vector<PageId> pages_;
   size_t complete_from_ = 0;
-  size_t hidden_ = 0;     // entries of the table that are the scrap page
-  size_t published_ = 0;  // behind them, entries of the table that are right
+  size_t hidden_ = 0;     // leading table entries that hold the scrap page
+  size_t published_ = 0;  // the entries after those, up to here, are right
 };
 
 }  // namespace volley::kv

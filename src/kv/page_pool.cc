@@ -40,7 +40,7 @@ void PagePool::release(PageId page) {
   Page& entry = used_page(page);
   --entry.references;
   if (entry.cached) {
-    VOLLEY_CHECK_GT(entry.references, 0);  // the cache's own reference goes through release_from_cache()
+    VOLLEY_CHECK_GT(entry.references, 0);  // the cache returns its own reference by release_from_cache()
     if (entry.references == 1) ++cache_only_;
   } else if (entry.references == 0) {
     free_.push_back(page);

@@ -43,10 +43,10 @@ TEST(PagePool, MisuseIsABug) {
   pool.retain_for_cache(page);
   EXPECT_DEATH(pool.retain_for_cache(page), "cached");
   pool.release(page);
-  EXPECT_DEATH(pool.release(page), "references > 0");  // the cache's reference is not a request's to give
+  EXPECT_DEATH(pool.release(page), "references > 0");  // a request cannot release the cache's reference
 }
 
-// Admission counts on cache_only() pages as good as free: it must hold through every order of retaining and releasing.
+// Admission counts cache_only() pages as free, so the count must be right after every order of retaining and releasing.
 TEST(PagePool, CountsThePagesThatOnlyTheCacheHolds) {
   PagePool pool(2);
   const PageId page = pool.take();
@@ -90,7 +90,7 @@ TEST(PageList, ReturnsWhatItHoldsExactlyOnce) {
   EXPECT_EQ(pool.used(), 0);
 }
 
-// The edits of a table that knows nothing at first, as (index, page) pairs.
+// The edits of a page table that is empty at first, as (index, page) pairs.
 std::vector<std::pair<size_t, PageId>> edits_of(PageList& pages) {
   std::vector<std::pair<size_t, PageId>> edits;
   pages.take_edits([&](size_t index, PageId page) { edits.emplace_back(index, page); });
@@ -112,7 +112,7 @@ TEST(PageList, SaysWhatChangedInATable) {
   a.replace(2, b[0]);
   EXPECT_EQ(pool.references(b[0]), 2);
   EXPECT_EQ(edits_of(a), (Edits{{2, b[0]}, {3, a[3]}}));
-  a.drop_before(6);  // past its end
+  a.drop_before(6);  // past the list's end
   EXPECT_EQ(a.size(), 0u);
   EXPECT_EQ(pool.used(), 1);
   a.grow_to(7);

@@ -19,18 +19,18 @@ struct TokensLess {
 
 }  // namespace
 
-// A run of whole pages. All of them were last used by the same operation: match() and insert() cut a run where they
-// leave it, so that what was not used keeps its age.
+// A run of whole pages. All of them were last used by the same operation: match() and insert() split a run where they
+// leave it, so the unused pages keep their age.
 struct PrefixTree::Node {
-  using Children = std::map<std::vector<TokenId>, std::unique_ptr<Node>, TokensLess>;  // by their first page's tokens
+  using Children = std::map<std::vector<TokenId>, std::unique_ptr<Node>, TokensLess>;  // by the first page's tokens
 
   uint64_t number = 0;
   Node* parent = nullptr;                  // null in a root
-  Children::iterator self;                 // in the parent's children
+  Children::iterator self;                 // this node's place in the parent's children
   const std::string* space = nullptr;      // a root's namespace; null elsewhere
   std::vector<TokenId> tokens;             // empty in a root
-  std::vector<std::vector<PageId>> pages;  // by group, each as long as the run; kNoPage where a window has none
-  std::vector<uint64_t> hashes;  // of the run's pages, as events name them; empty without events, and of tails
+  std::vector<std::vector<PageId>> pages;  // by group, each as long as the run; kNoPage where a window lacks the page
+  std::vector<uint64_t> hashes;            // hashes of the run's pages for events; empty without events, and for tails
   uint64_t last_used = 0;
   Children children;
 
@@ -73,11 +73,11 @@ PrefixTree::~PrefixTree() {
   }
 }
 
-// Where a prefix can be used up to: whole pages, and a tail behind them.
+// Where the usable prefix ends: whole pages, and a tail after them.
 struct PrefixTree::Usable {
   size_t pages = 0, tokens = 0;
   Node* tail = nullptr;
-  std::vector<size_t> from = {};  // by window: pages [from, pages) of it are there
+  std::vector<size_t> from = {};  // by window: it has pages [from, pages)
 };
 
 PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const TokenId> tokens) {
@@ -112,7 +112,7 @@ PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const To
     }
     for (const PageId page : pages) pools_[group].retain(page);
     found.lists.emplace_back(pools_[group], states ? 0 : begin, std::move(pages));
-    if (no_tail) found.lists.back().set_complete_from(end.pages + 1);  // that page begins inside the tail
+    if (no_tail) found.lists.back().set_complete_from(end.pages + 1);  // this page lacks the tail's positions
     if (end.tail != nullptr) snapshot = end.tail->pages[group][0];
     if (!has_states() || end.tokens == 0) continue;
     std::vector<PageId> last;
@@ -125,7 +125,7 @@ PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const To
   return found;
 }
 
-// The longest tail behind `node` that `rest` begins with.
+// The longest tail after `node` that `rest` begins with.
 PrefixTree::Node* PrefixTree::tail_of(const Node& node, std::span<const TokenId> rest) const {
   for (size_t n = std::min(rest.size(), page_tokens(1) - 1); n > 0; --n) {
     const auto child = node.children.find(rest.first(n));
@@ -138,7 +138,7 @@ PrefixTree::Node* PrefixTree::tail_of(const Node& node, std::span<const TokenId>
 PrefixTree::Usable PrefixTree::usable(std::span<Node* const> path, std::span<const TokenId> tokens) const {
   Usable best;
   const size_t windows = groups_.size() - (has_states() ? 1 : 0);
-  std::vector<size_t> from(windows);  // pages [from, at) of the group are there
+  std::vector<size_t> from(windows);  // the group has pages [from, at)
   const auto windows_reach = [&](size_t end) {
     for (size_t group = 1; group < windows; ++group) {
       if (!groups_[group].required) continue;
@@ -191,7 +191,7 @@ void PrefixTree::insert(const std::string& space, std::span<const TokenId> token
   if (tail) insert_tail(*end, rest, lists, pages);
 }
 
-// Behind a node that ends where the whole pages do.
+// Adds a tail after a node at which the whole pages end.
 void PrefixTree::insert_tail(Node& end, std::span<const TokenId> tokens, std::span<PageList> lists, size_t page) {
   const auto there = end.children.find(tokens);
   if (there != end.children.end()) {
@@ -210,8 +210,8 @@ void PrefixTree::insert_tail(Node& end, std::span<const TokenId> tokens, std::sp
   touch(node);
 }
 
-// The node's run is pages `begin` … of the lists: they get the node's pages, and a window of the node theirs where it
-// has none.
+// The node's run becomes pages `begin` … of the lists: the lists take the node's pages, and where the node lacks a
+// window page it takes theirs.
 void PrefixTree::merge(Node& node, std::span<PageList> lists, size_t begin) {
   unlist_windows(node);
   for (size_t group = 0; group < groups_.size(); ++group) {
@@ -249,7 +249,7 @@ int64_t PrefixTree::evict_ends(int64_t pages) {
   for (auto oldest = leaves_.begin(); oldest != leaves_.end() && freed < pages;) {
     const uint64_t age = oldest->first;
     Node& leaf = *oldest->second;
-    if (leaf.size() > 0 && pools_[0].references(leaf.pages[0].back()) > 1) {  // in use: none of its pages can go
+    if (leaf.size() > 0 && pools_[0].references(leaf.pages[0].back()) > 1) {  // in use: no page can be evicted
       ++oldest;
       continue;
     }
@@ -262,11 +262,11 @@ int64_t PrefixTree::evict_ends(int64_t pages) {
       if (events_) note_removed(leaf);
       ++freed;
     }
-    leaf.tokens.resize(std::min(leaf.tokens.size(), page_tokens(leaf.size())));  // a tail is shorter
+    leaf.tokens.resize(std::min(leaf.tokens.size(), page_tokens(leaf.size())));  // a tail has fewer tokens
     if (leaf.size() == 0) {
       const uint64_t parents = leaf.parent->is_root() ? age : std::min(age, leaf.parent->last_used);
       remove_leaf(leaf);
-      oldest = leaves_.lower_bound(parents);  // the parent may be a leaf now
+      oldest = leaves_.lower_bound(parents);  // the parent may have become a leaf
     } else {
       list_windows(leaf);
       ++oldest;
@@ -299,15 +299,15 @@ int64_t PrefixTree::evict_windows(size_t group, Place place, int64_t pages) {
   return freed;
 }
 
-// A tail is of no use without its snapshot. REQUIRES: it is in no list of windows.
+// Drops the tail: without its snapshot it cannot be used. REQUIRES: the tail is in no list of windows.
 void PrefixTree::drop_tail(Node& tail) {
   for (size_t group = 0; group < groups_.size(); ++group) let_go(group, tail.pages[group][0]);
   remove_leaf(tail);
 }
 
-// How many of the node's pages a prefix that ends with the node, or a little behind it, needs of a window.
+// How many of the node's window pages a prefix needs that ends with the node or shortly after it.
 size_t PrefixTree::pages_at_end(size_t group, const Node& node) const {
-  if (groups_[group].life == Life::kState) return 0;  // the oldest goes first, whatever its place
+  if (groups_[group].life == Life::kState) return 0;  // the oldest is evicted first, wherever it lies
   return std::min(node.size(), static_cast<size_t>(pages_for(groups_[group].window - 1, page_size_)));
 }
 
@@ -328,8 +328,8 @@ void PrefixTree::unlist_windows(Node& node) {
   }
 }
 
-// Follows `tokens` from `root` as far as the tree has whole pages and marks those as just used. Returns the nodes,
-// whose runs together are the prefix.
+// Follows `tokens` from `root` through whole pages of the tree and marks them as just used. Returns the nodes, whose
+// runs together are the prefix.
 std::vector<PrefixTree::Node*> PrefixTree::descend(Node& root, std::span<const TokenId> tokens) {
   ++clock_;
   std::vector<Node*> path;
@@ -361,13 +361,13 @@ void PrefixTree::touch(Node& node) {
   list_windows(node);
 }
 
-// Leaves the first `pages` pages in `node` and moves the rest, with its children, into a new node below it.
+// Keeps the first `pages` pages in `node` and moves the others, with its children, into a new node below it.
 void PrefixTree::split(Node& node, size_t pages) {
   unlist_windows(node);
   auto tail = std::make_unique<Node>(nodes_++, groups_.size());
   tail->tokens.assign(node.tokens.begin() + static_cast<ptrdiff_t>(page_tokens(pages)), node.tokens.end());
   tail->last_used = node.last_used;
-  tail->children.swap(node.children);  // keeps the iterators that the children hold
+  tail->children.swap(node.children);  // keeps the children's iterators valid
   for (auto& [key, child] : tail->children) child->parent = tail.get();
   node.tokens.resize(page_tokens(pages));
   if (events_) {
@@ -385,13 +385,12 @@ void PrefixTree::split(Node& node, size_t pages) {
   list_windows(lower);
 }
 
-// Adds a run behind the node at which descend() stopped: pages `begin` … of the lists.
-// Returns the node that ends with it.
+// Adds a run after the node at which descend() stopped: pages `begin` … of the lists. Returns the last node of the run.
 PrefixTree::Node* PrefixTree::append(Node& end, std::span<const TokenId> tokens, std::span<const PageList> lists,
                                      size_t begin) {
   if (tokens.empty()) return &end;
   Node* node = &end;
-  if (!end.is_leaf()) {  // a leaf just grows: a conversation of many turns stays one run
+  if (!end.is_leaf()) {  // a leaf is extended: a conversation of many turns stays one run
     auto child = std::make_unique<Node>(nodes_++, groups_.size());
     child->tokens.assign(tokens.begin(), tokens.end());
     node = &end.adopt(std::move(child), page_tokens(1));
@@ -422,7 +421,7 @@ std::vector<CacheEvent> PrefixTree::take_events() {
   return std::exchange(news_, {});
 }
 
-// The pages at the node's end that have no hash yet are new.
+// Hashes the pages at the node's end that have no hash yet: they are new.
 void PrefixTree::note_stored(const std::string& space, Node& node) {
   if (node.is_root()) return;  // a tail alone
   const bool first = node.parent->is_root();
@@ -440,7 +439,7 @@ void PrefixTree::note_stored(const std::string& space, Node& node) {
   }
 }
 
-// The leaf's last page has gone.
+// Reports that the leaf's last page was evicted.
 void PrefixTree::note_removed(Node& leaf) {
   if (leaf.hashes.empty()) return;  // a tail
   news_.push_back({.kind = CacheEvent::Kind::kRemoved, .hash = leaf.hashes.back(), .tokens = {}});
@@ -466,7 +465,7 @@ std::vector<PrefixTree::Prefix> PrefixTree::prefixes() const {
   return found;
 }
 
-// Unlinks a leaf whose pages are gone. A namespace without pages goes too.
+// Unlinks a leaf whose pages are gone, and a namespace that has no pages left.
 void PrefixTree::remove_leaf(Node& leaf) {
   Node& parent = *leaf.parent;
   leaves_.erase(leaf.last_used);

@@ -19,9 +19,11 @@ using Tokens = std::vector<TokenId>;
 
 // A tree with one group. (What windows add is in cache_test.cc.)
 struct OneGroup {
-  OneGroup(int64_t pages, int32_t page_size) : pools{PagePool(pages)}, tree(pools, groups, page_size) {}
+  explicit OneGroup(int64_t pages = 16, int32_t page_size = 2)
+      : pools{PagePool(pages)}, pool(pools[0]), tree(pools, groups, page_size) {}
 
   std::vector<PagePool> pools;
+  PagePool& pool;
   std::vector<Group> groups = std::vector<Group>(1);
   PrefixTree tree;
 };
@@ -30,12 +32,12 @@ PageList match(PrefixTree& tree, const Tokens& tokens, const std::string& space 
   return std::move(tree.match(space, tokens).lists[0]);
 }
 
-// Puts the list's pages into the tree. The list then has those that the tree has.
+// Inserts the list's pages into the tree. The list then has the tree's pages.
 void insert(PrefixTree& tree, const Tokens& tokens, PageList& pages, const std::string& space = "") {
   tree.insert(space, tokens, {&pages, 1});
 }
 
-// Puts `tokens` into the tree on fresh pages that nobody else keeps; returns the pages that the tree then has for them.
+// Inserts `tokens` on fresh pages that no request keeps; returns the pages that the tree then has for them.
 std::vector<PageId> fill(PagePool& pool, PrefixTree& tree, const Tokens& tokens, const std::string& space = "") {
   PageList pages(pool);
   pages.grow_to(tokens.size() / 2);
@@ -48,95 +50,83 @@ size_t matched(PrefixTree& tree, const Tokens& tokens, const std::string& space 
 }
 
 TEST(PrefixTree, MatchesWholePagesOnly) {
-  OneGroup one(16, 2);
-  PagePool& pool = one.pools[0];
-  PrefixTree& tree = one.tree;
-  const auto pages = fill(pool, tree, {1, 2, 3, 4, 5, 6});
-  const PageList found = match(tree, Tokens{1, 2, 3, 4, 5});
+  OneGroup one;
+  const auto pages = fill(one.pool, one.tree, {1, 2, 3, 4, 5, 6});
+  const PageList found = match(one.tree, Tokens{1, 2, 3, 4, 5});
   EXPECT_TRUE(std::ranges::equal(found.view(), std::span(pages).first(2)));
-  EXPECT_EQ(pool.references(pages[0]), 2);
-  EXPECT_EQ(pool.references(pages[2]), 1);
-  EXPECT_EQ(matched(tree, {1}), 0u);
-  EXPECT_EQ(matched(tree, {1, 3, 3, 4}), 0u);
-  EXPECT_EQ(matched(tree, {1, 2, 3, 9, 5, 6}), 1u);
+  EXPECT_EQ(one.pool.references(pages[0]), 2);
+  EXPECT_EQ(one.pool.references(pages[2]), 1);
+  EXPECT_EQ(matched(one.tree, {1}), 0u);
+  EXPECT_EQ(matched(one.tree, {1, 3, 3, 4}), 0u);
+  EXPECT_EQ(matched(one.tree, {1, 2, 3, 9, 5, 6}), 1u);
 }
 
-// Two prompts that part inside a page share the pages before it, and keep both ends.
+// Two prompts that differ from the middle of a page share the pages before it, and keep both ends.
 TEST(PrefixTree, SplitsARunAtAPage) {
-  OneGroup one(16, 2);
-  PagePool& pool = one.pools[0];
-  PrefixTree& tree = one.tree;
-  const auto a = fill(pool, tree, {1, 2, 3, 4, 5, 6});
-  const auto b = fill(pool, tree, {1, 2, 3, 7, 8, 9});
-  EXPECT_EQ(tree.pages(0), 5);
+  OneGroup one;
+  const auto a = fill(one.pool, one.tree, {1, 2, 3, 4, 5, 6});
+  const auto b = fill(one.pool, one.tree, {1, 2, 3, 7, 8, 9});
+  EXPECT_EQ(one.tree.pages(0), 5);
   EXPECT_EQ(a[0], b[0]);
   EXPECT_NE(a[1], b[1]);
-  EXPECT_EQ(matched(tree, {1, 2, 3, 4, 5, 6}), 3u);
-  EXPECT_EQ(matched(tree, {1, 2, 3, 7, 8, 9}), 3u);
+  EXPECT_EQ(matched(one.tree, {1, 2, 3, 4, 5, 6}), 3u);
+  EXPECT_EQ(matched(one.tree, {1, 2, 3, 7, 8, 9}), 3u);
 }
 
-// Text of one tenant must not be observable through another one's cache hits.
+// A tenant must not be able to observe another tenant's text through cache hits.
 TEST(PrefixTree, NamespacesDoNotMeet) {
-  OneGroup one(16, 2);
-  PagePool& pool = one.pools[0];
-  PrefixTree& tree = one.tree;
-  fill(pool, tree, {1, 2, 3, 4}, "a");
-  EXPECT_EQ(matched(tree, {1, 2, 3, 4}, "b"), 0u);
-  EXPECT_EQ(matched(tree, {1, 2, 3, 4}, ""), 0u);
-  fill(pool, tree, {1, 2, 3, 4}, "b");
-  EXPECT_EQ(tree.pages(0), 4);
-  EXPECT_EQ(tree.evict(0, 2), 2);  // all of "a", the older one
-  EXPECT_EQ(matched(tree, {1, 2, 3, 4}, "a"), 0u);
-  EXPECT_EQ(matched(tree, {1, 2, 3, 4}, "b"), 2u);
+  OneGroup one;
+  fill(one.pool, one.tree, {1, 2, 3, 4}, "a");
+  EXPECT_EQ(matched(one.tree, {1, 2, 3, 4}, "b"), 0u);
+  EXPECT_EQ(matched(one.tree, {1, 2, 3, 4}, ""), 0u);
+  fill(one.pool, one.tree, {1, 2, 3, 4}, "b");
+  EXPECT_EQ(one.tree.pages(0), 4);
+  EXPECT_EQ(one.tree.evict(0, 2), 2);  // all of "a", the older one
+  EXPECT_EQ(matched(one.tree, {1, 2, 3, 4}, "a"), 0u);
+  EXPECT_EQ(matched(one.tree, {1, 2, 3, 4}, "b"), 2u);
 }
 
 // The second of two requests that computed the same prompt gives its duplicates back and uses the first one's pages.
 TEST(PrefixTree, InsertMovesTheCallerToPagesThatAreThere) {
-  OneGroup one(16, 2);
-  PagePool& pool = one.pools[0];
-  PrefixTree& tree = one.tree;
-  PageList a(pool), b(pool);
+  OneGroup one;
+  PageList a(one.pool), b(one.pool);
   a.grow_to(2);
   b.grow_to(3);
   const std::vector<PageId> own(b.view().begin(), b.view().end());
-  insert(tree, {1, 2, 3, 4}, a);
-  insert(tree, {1, 2, 3, 4, 5, 6}, b);
+  insert(one.tree, {1, 2, 3, 4}, a);
+  insert(one.tree, {1, 2, 3, 4, 5, 6}, b);
   EXPECT_EQ(b.view()[0], a.view()[0]);
   EXPECT_EQ(b.view()[1], a.view()[1]);
   EXPECT_EQ(b.view()[2], own[2]);
-  EXPECT_EQ(pool.used(), 3);
-  EXPECT_EQ(pool.references(own[0]), 0);
-  EXPECT_EQ(pool.references(a.view()[0]), 3);
+  EXPECT_EQ(one.pool.used(), 3);
+  EXPECT_EQ(one.pool.references(own[0]), 0);
+  EXPECT_EQ(one.pool.references(a.view()[0]), 3);
 }
 
 TEST(PrefixTree, EvictsTheLeastRecentlyUsedEndFirst) {
-  OneGroup one(16, 2);
-  PagePool& pool = one.pools[0];
-  PrefixTree& tree = one.tree;
-  fill(pool, tree, {1, 2, 3, 4, 5, 6});
-  fill(pool, tree, {7, 8, 9, 10});
-  EXPECT_EQ(matched(tree, {1, 2, 3, 4}), 2u);  // of the first run all but its end is young again
-  EXPECT_EQ(tree.evict(0, 1), 1);
-  EXPECT_EQ(matched(tree, {1, 2, 3, 4, 5, 6}), 2u);
-  EXPECT_EQ(tree.evict(0, 1), 1);
-  EXPECT_EQ(matched(tree, {7, 8, 9, 10}), 1u);
-  EXPECT_EQ(tree.evict(0, 100), 3);
-  EXPECT_EQ(tree.pages(0), 0);
-  EXPECT_EQ(pool.used(), 0);
+  OneGroup one;
+  fill(one.pool, one.tree, {1, 2, 3, 4, 5, 6});
+  fill(one.pool, one.tree, {7, 8, 9, 10});
+  EXPECT_EQ(matched(one.tree, {1, 2, 3, 4}), 2u);  // of the first run, all but the end was used just now
+  EXPECT_EQ(one.tree.evict(0, 1), 1);
+  EXPECT_EQ(matched(one.tree, {1, 2, 3, 4, 5, 6}), 2u);
+  EXPECT_EQ(one.tree.evict(0, 1), 1);
+  EXPECT_EQ(matched(one.tree, {7, 8, 9, 10}), 1u);
+  EXPECT_EQ(one.tree.evict(0, 100), 3);
+  EXPECT_EQ(one.tree.pages(0), 0);
+  EXPECT_EQ(one.pool.used(), 0);
 }
 
 TEST(PrefixTree, KeepsWhatARequestUses) {
-  OneGroup one(16, 2);
-  PagePool& pool = one.pools[0];
-  PrefixTree& tree = one.tree;
-  fill(pool, tree, {1, 2, 3, 4, 5, 6});
+  OneGroup one;
+  fill(one.pool, one.tree, {1, 2, 3, 4, 5, 6});
   {
-    const PageList held = match(tree, Tokens{1, 2, 3, 4});
-    EXPECT_EQ(tree.evictable(0), 1);
-    EXPECT_EQ(tree.evict(0, 100), 1);
-    EXPECT_EQ(tree.pages(0), 2);
+    const PageList held = match(one.tree, Tokens{1, 2, 3, 4});
+    EXPECT_EQ(one.tree.evictable(0), 1);
+    EXPECT_EQ(one.tree.evict(0, 100), 1);
+    EXPECT_EQ(one.tree.pages(0), 2);
   }
-  EXPECT_EQ(tree.evictable(0), 2);
+  EXPECT_EQ(one.tree.evictable(0), 2);
 }
 
 TEST(PrefixTree, ReturnsItsPagesWhenItEnds) {
@@ -154,7 +144,7 @@ TEST(PrefixTree, ReturnsItsPagesWhenItEnds) {
   EXPECT_EQ(pool.cache_only(), 0);
 }
 
-// Every page is a node of its own, and everything is found by looking at all of them.
+// A simple oracle: every page is a node of its own, and lookups search all of them.
 class Oracle {
  public:
   struct Page {
@@ -310,7 +300,7 @@ class Comparison {
   std::mt19937 random_;
   int32_t page_size_;
   OneGroup one_;
-  PagePool& pool_ = one_.pools[0];
+  PagePool& pool_ = one_.pool;
   PrefixTree& tree_ = one_.tree;
   Oracle oracle_;
   std::list<Request> requests_;

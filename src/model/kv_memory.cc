@@ -23,7 +23,7 @@ size_t group_for(const KvShape& shape, std::vector<kv::Group>& groups) {
   return static_cast<size_t>(same - groups.begin());
 }
 
-// The number of a tensor of one element; no value for a dtype that is not built here.
+// The value of a one-element tensor; no value for a dtype that is not built.
 std::optional<float> first_value(const weights::SourceTensor& tensor) {
   const auto read = [&](auto value) {
     std::memcpy(&value, tensor.data, sizeof(value));
@@ -46,7 +46,7 @@ Error not_built(const weights::Checkpoint& checkpoint, const std::string& name, 
                        ", which is not built for scales: F32, F16 and BF16 are. Leave --kv-cache-dtype fp8 out.");
 }
 
-// what: "k" or "v". The name is one of those that quantisers give; without a tensor it is 1.
+// what: "k" or "v". Looks for the names that quantisers use; without a tensor the scale is 1.
 Result<float> read_scale(const weights::Checkpoint& checkpoint, const std::string& kv_format,
                          const std::string& attention, const std::string& what) {
   const std::string projection = what + "_proj.", own = what + "_scale";
@@ -81,10 +81,9 @@ Result<float> read_scale(const weights::Checkpoint& checkpoint, const std::strin
 
 std::vector<KvShape> kv_shapes(const Decoder& spec) {
   std::vector<KvShape> shapes;
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const Attention* a = spec.attention(i);
-    for (int part = 0; a != nullptr && part < spec.parts; ++part) {
-      shapes.push_back({a->kv_heads, a->head_dim, a->window});
+  for (const Layer& layer : spec.layers) {
+    if (const MixerFacts facts = layer.mixer_facts(); facts.kv) {
+      shapes.push_back({facts.kv->kv_heads, facts.kv->head_dim, facts.kv->window});
     }
   }
   return shapes;
@@ -95,14 +94,13 @@ Status read_kv_scales(const weights::Checkpoint& checkpoint, const weights::Quan
   const std::string kv_format = quantisation != nullptr ? quantisation->kv_format : std::string();
   size_t next = 0;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    if (spec.attention(i) == nullptr) continue;
+    if (!spec.layers[i].mixer_facts().kv) continue;
     const std::string attention = "layers." + std::to_string(i) + ".self_attn.";
     VOLLEY_ASSIGN(const float k_scale, read_scale(checkpoint, kv_format, attention, "k"));
     VOLLEY_ASSIGN(const float v_scale, read_scale(checkpoint, kv_format, attention, "v"));
-    for (int part = 0; part < spec.parts; ++part, ++next) {
-      shapes[next].k_scale = k_scale;
-      shapes[next].v_scale = v_scale;
-    }
+    shapes[next].k_scale = k_scale;
+    shapes[next].v_scale = v_scale;
+    ++next;
   }
   VOLLEY_CHECK_EQ(next, shapes.size());
   return {};
@@ -135,9 +133,8 @@ int64_t KvLayout::slot_bytes() const {
 }
 
 void add_states(const Decoder& target, int32_t slots, int32_t tape_rows, DType activation, KvLayout& layout) {
-  for (size_t i = 0; i < target.layers.size(); ++i) {
-    const GatedDelta* delta = target.delta(i);
-    for (int part = 0; delta != nullptr && part < target.parts; ++part) layout.states.push_back(delta->shape);
+  for (const Layer& layer : target.layers) {
+    if (const MixerFacts facts = layer.mixer_facts(); facts.state) layout.states.push_back(*facts.state);
   }
   layout.slots = slots;
   layout.tape_rows = tape_rows;
@@ -182,27 +179,22 @@ std::byte* KvMemory::snapshot(PageId id) const {
   return static_cast<std::byte*>(snapshot_buffer_.data()) + id.value * slot_bytes();
 }
 
-void KvMemory::save_state(Device& device, int32_t slot, PageId id) const {
-  std::byte* to = snapshot(id);
-  for (size_t i = 0; i < states_.size(); ++i) {
-    device.enqueue_copy(to, states_[i].base + slot * state_strides_[i], static_cast<size_t>(state_strides_[i]));
-    to += state_strides_[i];
+void KvMemory::copy(Device& device, const kv::MemoryCopy& copy) const {
+  if (copy.kind == kv::MemoryCopy::Kind::kPage) {
+    const auto group = static_cast<size_t>(copy.group);
+    const int64_t bytes = layout_.groups[group].bytes;
+    if (bytes == 0) return;
+    auto* const base = static_cast<std::byte*>(buffers_[group].data());
+    device.enqueue_copy(base + copy.to.value * bytes, base + copy.from.value * bytes, static_cast<size_t>(bytes));
+    return;
   }
-}
-
-void KvMemory::restore_state(Device& device, PageId id, int32_t slot) const {
-  const std::byte* from = snapshot(id);
+  const bool saves = copy.kind == kv::MemoryCopy::Kind::kSave;
+  std::byte* kept = snapshot(saves ? copy.to : copy.from);
   for (size_t i = 0; i < states_.size(); ++i) {
-    device.enqueue_copy(states_[i].base + slot * state_strides_[i], from, static_cast<size_t>(state_strides_[i]));
-    from += state_strides_[i];
+    std::byte* const state = states_[i].base + copy.slot.value * state_strides_[i];
+    device.enqueue_copy(saves ? kept : state, saves ? state : kept, static_cast<size_t>(state_strides_[i]));
+    kept += state_strides_[i];
   }
-}
-
-void KvMemory::copy_page(Device& device, size_t group, PageId from, PageId to) const {
-  const int64_t bytes = layout_.groups[group].bytes;
-  if (bytes == 0) return;
-  auto* const base = static_cast<std::byte*>(buffers_[group].data());
-  device.enqueue_copy(base + to.value * bytes, base + from.value * bytes, static_cast<size_t>(bytes));
 }
 
 std::array<size_t, ops::kMaxViews> KvMemory::groups_of_views(size_t begin, size_t n) const {

@@ -1,8 +1,8 @@
-// The memory of what layers keep of the sequences. KV pages are a buffer for each cache group (kv/layout.h), whose
-// pages hold page_size positions of every layer of the group. Target and drafter share groups, so a page table serves
-// both and a prefix hit brings the drafter's context along. Recurrent layers of the target have a state a slot
-// (ops/gated_delta), and snapshots of it: copies of a slot's whole memory, which are that slot at its time. Threads:
-// immutable; what the memory holds belongs to the stream's order.
+// The memory that layers keep for sequences: KV pages and recurrent states. KV pages are a buffer for each cache group
+// (kv/layout.h), whose pages hold page_size positions of every layer of the group. Target and drafter share groups, so
+// one page table serves both and a prefix hit includes the drafter's context. Recurrent layers of the target have one
+// state a slot (ops/gated_delta), and snapshots: copies of a slot's whole memory at one time. Threads: immutable; the
+// memory's content changes in the stream's order.
 #pragma once
 
 #include <array>
@@ -18,52 +18,53 @@
 
 namespace volley::model {
 
-// What one layer keeps of a position, and how long (0: as long as the sequence).
+// The bytes that one layer keeps for a position, and for how long (0: as long as the sequence).
 struct KvShape {
   int32_t kv_heads = 0, head_dim = 0;
   int32_t window = 0;
-  float k_scale = 1, v_scale = 1;  // of a cache of codes (ops::KvLayer)
-  bool drafts = false;             // the drafter's: no token of a text depends on it
+  float k_scale = 1, v_scale = 1;  // for a cache of codes (ops::KvLayer)
+  bool drafts = false;             // the drafter's: no output token depends on it
 };
-// The layers that keep K and V, in order; of each its parts.
+// The layers that keep K and V, in order.
 std::vector<KvShape> kv_shapes(const Decoder& spec);
 
-// Sets the scales that the model's checkpoint has of its layers: tensors of one number beside each layer's projections,
+// Sets the cache scales that the checkpoint has for the layers: tensors of one number beside each layer's projections,
 // or of its attention, called k_scale and v_scale, output_scale of the projection, or kv_scale for both. They are F32,
-// F16 or BF16, and for a cache of e4m3 as `quantisation` says (null: nothing): kUnimplemented for others.
-// kFailedPrecondition for other shapes, kDataLoss for numbers that are no scales. shapes: of kv_shapes(spec).
+// F16 or BF16, and made for a cache of e4m3, as `quantisation` says (null: no statement); kUnimplemented for others.
+// kFailedPrecondition for other shapes, kDataLoss for numbers that are no scales. shapes: the result of
+// kv_shapes(spec).
 Status read_kv_scales(const weights::Checkpoint& checkpoint, const weights::Quantisation* quantisation,
                       const Decoder& spec, std::span<KvShape> shapes);
 
 // Bytes that page_size positions of these layers take.
 int64_t kv_page_bytes(std::span<const KvShape> layers, int32_t page_size, DType dtype);
 
-// The cache groups of a target and its drafter: full-attention layers of both are group 0; sliding-window layers are a
-// group for each size of window, so that a narrow one need not keep what a wide one does.
+// The cache groups of a target and its drafter: full-attention layers of both are group 0; sliding-window layers form
+// one group for each window size, so that narrow windows keep fewer pages than wide ones.
 struct KvLayout {
   std::vector<KvShape> layers;    // the target's, then the drafter's
   std::vector<size_t> group_of;   // of each layer
-  std::vector<kv::Group> groups;  // with bytes; how many pages there are is the memory plan's to say
+  std::vector<kv::Group> groups;  // with bytes; the memory plan decides the number of pages
   int32_t page_size = 0;
   DType dtype = DType::kBF16;
 
-  std::vector<ops::DeltaShape> states;  // of the target's recurrent layers
+  std::vector<ops::DeltaShape> states;  // states of the target's recurrent layers
   int32_t slots = 0, tape_rows = 0;     // of each
   DType state_dtype = DType::kBF16;     // of the rows that they keep
   int64_t slot_bytes() const;           // of all states of a slot
-  int64_t snapshots = 0;                // that there is room for
+  int64_t snapshots = 0;                // number of snapshots that fit
   int64_t state_bytes() const { return slots * slot_bytes(); }
   int64_t snapshot_bytes() const { return snapshots * slot_bytes(); }
 };
 KvLayout kv_layout(std::vector<KvShape> layers, int32_t page_size, DType dtype);
 
-// Adds the states of a target. tape_rows: the most rows of a segment that may yet be thrown away.
+// Adds the target's states. tape_rows: the most rows of a segment that may still be discarded.
 void add_states(const Decoder& target, int32_t slots, int32_t tape_rows, DType activation, KvLayout& layout);
 
 class KvMemory {
  public:
-  // The layout's dtype is kBF16, kF32 or kF8E4M3. Each group's memory is taken from the device as whole pages and the
-  // scrap page, that of states as one piece: kResourceExhausted where it has no room.
+  // The layout's dtype is kBF16, kF32 or kF8E4M3. Allocates each group's memory as whole pages plus the scrap page, and
+  // that of states as one piece. kResourceExhausted where the device has too little memory.
   static Result<std::unique_ptr<KvMemory>> allocate(Device& device, const KvLayout& layout);
 
   // n layers from `begin` on, in the order of the layout.
@@ -71,16 +72,14 @@ class KvMemory {
     return std::span<const ops::KvLayer>(layers_).subspan(begin, n);
   }
   size_t size() const { return layers_.size(); }
-  // Those of the target's recurrent layers, in order.
+  // The target's recurrent layers, in order.
   std::span<const ops::DeltaState> states() const { return states_; }
   int64_t state_bytes() const { return layout_.state_bytes(); }
   int64_t slot_bytes() const { return layout_.slot_bytes(); }
-  // Copies in the order of the stream. REQUIRES: between steps of the slot, in that order.
-  void save_state(Device& device, int32_t slot, PageId snapshot) const;
-  void restore_state(Device& device, PageId snapshot, int32_t slot) const;
-  void copy_page(Device& device, size_t group, PageId from, PageId to) const;
-  // Whose pages the views of a pass over these layers go through, by view (ops/rows.h): those of group 0, and those of
-  // their window. REQUIRES: their windows are of one size.
+  // Enqueued in the stream's order. REQUIRES: the copies are made between steps of their slots, in the given order.
+  void copy(Device& device, const kv::MemoryCopy& copy) const;
+  // The group of pages that each view of a pass over these layers uses (ops/rows.h): group 0, and the group of their
+  // window. REQUIRES: their windows have one size.
   std::array<size_t, ops::kMaxViews> groups_of_views(size_t begin, size_t n) const;
 
   const std::vector<kv::Group>& groups() const { return layout_.groups; }

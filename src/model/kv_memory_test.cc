@@ -50,7 +50,7 @@ TEST(KvMemory, LayersOfAGroupLieInItsPagesAndNowhereElse) {
     for (int32_t page = 0; page <= kv::scrap_page(group).value; ++page) {
       std::byte* begin = layer.base + page * layer.page_stride;
       const int64_t bytes = ops::kv_layer_bytes(16, layer.kv_heads, layer.head_dim, layer.dtype);
-      std::fill_n(begin, bytes, std::byte{1});  // it is ours
+      std::fill_n(begin, bytes, std::byte{1});  // the test's own memory
       blocks.emplace_back(begin, begin + bytes);
     }
   }
@@ -66,9 +66,9 @@ struct Stored {
   std::string name, dtype, bytes;
 };
 
-// What is read of a layer with these tensors of one number.
+// The scales that are read for a layer with these one-element tensors.
 Result<KvShape> read_scales(const std::vector<Stored>& tensors, const weights::Quantisation* quantisation = nullptr) {
-  const weights::TempFolder folder;
+  const TempFolder folder;
   std::string header, data;
   for (const Stored& tensor : tensors) {
     header += (header.empty() ? "" : ",") + ("\"layers.0.self_attn." + tensor.name) + R"(":{"dtype":")" + tensor.dtype +
@@ -120,7 +120,7 @@ TEST(KvScales, OfOtherTypesAreRefusedByName) {
 
 const std::string kTwo = "\0\x40"s, kHalf = "\0\x3f"s;  // in BF16
 
-// By every name that quantisers give.
+// By every name that quantisers use.
 TEST(KvScales, AreFoundByTheirNames) {
   for (const auto& [k, v] : {std::pair{"k_scale", "v_scale"},
                              {"k_proj.k_scale", "v_proj.v_scale"},
@@ -140,7 +140,7 @@ TEST(KvScales, AreFoundByTheirNames) {
   EXPECT_EQ(other->k_scale, 1);
 }
 
-// They would make e4m3 of the wrong range.
+// Such numbers would give e4m3 a wrong range.
 TEST(KvScales, OfAnotherCacheAreRefused) {
   const weights::Quantisation nvfp4 = {.name = "modelopt NVFP4", .kv_format = "NVFP4"};
   const auto refused = read_scales({{"v_proj.v_scale", "BF16", kTwo}}, &nvfp4);

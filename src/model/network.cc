@@ -2,11 +2,8 @@
 
 #include <algorithm>
 
-#include "model/ffn/dense.h"
-#include "model/ffn/experts.h"
-#include "model/mixer/attention.h"
-#include "model/mixer/gated_delta.h"
 #include "model/shard.h"
+#include "ops/block_conv/block_conv.h"
 #include "ops/embedding/embedding.h"
 
 namespace volley::model {
@@ -24,19 +21,13 @@ void head_logits(Stream& stream, const ops::LinearWeight& head, const ops::Input
   group->gather_logits(stream, mine, first, most, logits, summaries);
 }
 
-// The same on all ranks: what they cannot have all, none has.
+// The smallest support of all ranks: a feature that one rank lacks is off for all.
 bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType activation, int64_t vocab,
                      comm::Communicator* group) {
   if (group == nullptr) return ops::linear_summarises(stream, head, activation);
   if (!group->gathers_summaries()) return false;
   for (int rank = 0; rank < group->ranks(); ++rank) {
-    ops::LinearWeight part;  // without weights
-    part.k = head.k;
-    part.layout = head.layout;
-    part.format = head.format;
-    part.portable = head.portable;
-    part.split_as = head.split_as;
-    part.plain = head.plain;
+    ops::LinearWeight part = head.unpacked();
     part.n = vocabulary_part(vocab, rank, group->ranks()).second;
     if (part.n == 0 || part.n % 4 != 0 || !ops::linear_summarises(stream, part, activation)) return false;
   }
@@ -55,6 +46,10 @@ Result<std::unique_ptr<Network>> Network::load(WeightLoader& loader,
   const int64_t packed_before = loader.packed_bytes();
   if (loader.has("embedding")) {
     VOLLEY_ASSIGN(network->embedding_, loader.table("embedding"));
+    network->embedding_scale_ = spec.embedding_scale;
+    if (numerics.activation == DType::kBF16) {
+      network->embedding_scale_ = to_float(to_bfloat16(spec.embedding_scale));
+    }
   }
   for (const RopeSpec& rope : spec.ropes) {
     VOLLEY_ASSIGN(network->ropes_.emplace_back(), make_rope(loader.device(), rope, positions));
@@ -63,54 +58,51 @@ Result<std::unique_ptr<Network>> Network::load(WeightLoader& loader,
   VOLLEY_ASSIGN(network->norm_, loader.vector("norm"));
   if (loader.has("head")) {
     VOLLEY_ASSIGN(network->head_, loader.linear("head"));
-    // However many ranks have the parts: the last one has fewer rows, and a rank of several parts more.
-    const int parts = spec.parts * (network->group_ == nullptr ? 1 : group->ranks());
-    if (parts > 1) network->head_.split_as = vocabulary_part(spec.vocab, 0, parts).second;
-    network->head_.plain = parts > 1 && spec.vocab % 4 != 0;  // as the last one
+    if (network->group_ != nullptr) {  // the last rank has fewer rows, and sums them as the others do
+      network->head_.split_as = vocabulary_part(spec.vocab, 0, group->ranks()).second;
+      network->head_.plain = spec.vocab % 4 != 0;
+    }
   }
   network->packed_bytes_ = loader.packed_bytes() - packed_before;
   return network;
 }
 
 Status Network::load_layer(WeightLoader& loader, size_t index) {
-  const std::string prefix = "layers." + std::to_string(index) + ".";
-  Block block;
-  VOLLEY_ASSIGN(block.input_norm, loader.vector(prefix + "input_norm"));
-  VOLLEY_ASSIGN(block.post_norm, loader.vector(prefix + "post_norm"));
-  for (int part = 0; part < spec_.parts; ++part) VOLLEY_RETURN_IF_ERROR(load_part(loader, index, part, block));
-  layers_.push_back(std::move(block));
-  return {};
-}
-
-Status Network::load_part(WeightLoader& loader, size_t index, int part, Block& block) {
-  const std::string prefix = part_prefix("layers." + std::to_string(index) + ".", part);
-  auto& mixer = block.mixer.emplace_back();
-  auto& ffn = block.ffn.emplace_back();
-  if (const Attention* attention = spec_.attention(index)) {
-    const AttentionSetup setup = {*attention, spec_.norm_eps, numerics_, rope(attention->rope), kv_layers_++};
-    VOLLEY_ASSIGN(mixer, AttentionBlock::load(loader, prefix, setup));
-  } else {
-    const GatedDeltaBlock::Setup setup = {*spec_.delta(index), spec_.norm_eps, numerics_.activation, delta_layers_++};
-    VOLLEY_ASSIGN(mixer, GatedDeltaBlock::load(loader, prefix, setup));
+  const Layer& layer = spec_.layers[index];
+  const BlockSetup setup = {"layers." + std::to_string(index) + ".",
+                            static_cast<uint32_t>(index),
+                            spec_.norm_eps,
+                            numerics_,
+                            ropes_,
+                            kv_layers_,
+                            state_layers_};
+  const auto load = [&](const auto& block) { return load_block(loader, block, setup); };
+  Block& block = layers_.emplace_back();
+  VOLLEY_ASSIGN(block.input_norm, loader.vector(setup.prefix + "input_norm"));
+  VOLLEY_ASSIGN(block.post_norm, loader.vector(setup.prefix + "post_norm"));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "mixer_end_norm", block.mixer_end_norm));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "ffn_end_norm", block.ffn_end_norm));
+  if (spec_.block_conv.taps > 0) {
+    VOLLEY_CHECK(layer.mixer_end.is_plain() && layer.ffn_end.is_plain());
+    for (const auto& [conv, role] : {std::pair{&block.mixer_conv, "mixer_conv"}, {&block.ffn_conv, "ffn_conv"}}) {
+      VOLLEY_ASSIGN(conv->base, loader.vector(setup.prefix + role + "_base"));
+      VOLLEY_ASSIGN(conv->projection, loader.linear(setup.prefix + role));
+    }
   }
-  if (spec_.experts(index) != nullptr) {
-    Experts experts = *spec_.experts(index);
-    if (experts.by_expert) experts.router.own_first += part * experts.router.own_count;
-    const bool counts = part == 0 || experts.by_expert;
-    VOLLEY_ASSIGN(
-        ffn, ExpertsBlock::load(loader, prefix, {experts, numerics_.activation, static_cast<uint32_t>(index), counts}));
-  } else {
-    VOLLEY_ASSIGN(ffn, DenseBlock::load(loader, prefix, numerics_.activation));
-  }
+  VOLLEY_ASSIGN(block.mixer, std::visit(load, layer.mixer));
+  VOLLEY_ASSIGN(block.ffn, std::visit(load, layer.ffn));
+  const MixerFacts facts = layer.mixer_facts();
+  kv_layers_ += facts.kv ? 1 : 0;
+  state_layers_ += facts.state ? 1 : 0;
   return {};
 }
 
 void Network::plan(Pass& pass) const {
-  for (const Block& layer : layers_) layer.mixer[0]->plan(pass);
+  for (const Block& layer : layers_) layer.mixer->plan(pass);
 }
 
-// What each layer's mixer and ffn reads, all in one place: a block has read its input when it adds to the residual
-// stream, and the norm behind that writes the next one's.
+// The input of each layer's mixer and ffn, all in one buffer: a block has read its input before it adds to the residual
+// stream, and the next norm then overwrites the buffer.
 std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const {
   std::vector<ops::Input> inputs;
   inputs.reserve(2 * layers_.size());
@@ -122,8 +114,8 @@ std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const
     end = std::max(end, scratch.mark());
   };
   for (const Block& layer : layers_) {
-    take(layer.mixer[0]->input_weight());
-    take(layer.ffn[0]->input_weight());
+    take(layer.mixer->input_weight());
+    take(layer.ffn->input_weight());
   }
   scratch.take(DType::kU8, {static_cast<int64_t>(end - begin)});
   return inputs;
@@ -131,39 +123,48 @@ std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const
 
 void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
   if (layers_.empty()) return;
+  if (spec_.block_conv.taps > 0) {
+    VOLLEY_CHECK(capture.layers.empty());
+    return forward_convolved(pass, x);
+  }
   ArenaScope inputs_scope(pass.scratch);
   const std::vector<ops::Input> inputs = take_inputs(pass.rows.rows, pass.scratch);
   const auto normed = [&](const comm::NormAfter& norm) {
     ops::rms_norm(pass.stream, x, norm.weight, norm.eps, {}, norm.y, norm.copy);
   };
-  std::optional<PartSums> sums;
-  if (spec_.parts > 1) sums.emplace(spec_.parts, pass.rows.rows, spec_.hidden, pass.scratch);
-  // A block, part by part, and the norm of what it leaves.
-  const auto run = [&](const auto& parts, const ops::Input& h, const comm::NormAfter* next) {
-    const Residual residual = {x, group_, group_ == nullptr ? nullptr : next, sums ? &*sums : nullptr};
-    for (const auto& block : parts) {
-      ArenaScope scope(pass.scratch);
-      block->run(pass, h, residual);
+  // Runs a block, its end, and the norm after both. A block only adds, so where an end follows it adds to zeros.
+  const auto run = [&](const auto& block, const ops::Input& h, const BlockEnd& end, const Vector& end_norm,
+                       const comm::NormAfter* next) {
+    ArenaScope scope(pass.scratch);
+    const bool norms_itself = group_ != nullptr && end.is_plain();
+    if (end.is_plain()) {
+      block->run(pass, h, {x, group_, norms_itself ? next : nullptr});
+    } else {
+      const TensorView y = pass.scratch.take(DType::kF32, {x.dim(0), x.dim(1)});
+      ops::zero(pass.stream, y);
+      block->run(pass, h, {y, group_});
+      ops::add_normed(pass.stream, y, end_norm.view, spec_.norm_eps, end.scale, x);
     }
-    if (group_ == nullptr && next != nullptr) normed(*next);
+    if (!norms_itself && next != nullptr) normed(*next);
   };
   normed({layers_[0].input_norm.view, spec_.norm_eps, inputs[0]});
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Block& layer = layers_[i];
+    const BlockEnd &mixer_end = spec_.layers[i].mixer_end, &ffn_end = spec_.layers[i].ffn_end;
     const comm::NormAfter post = {layer.post_norm.view, spec_.norm_eps, inputs[2 * i + 1]};
-    run(layer.mixer, inputs[2 * i], &post);
+    run(layer.mixer, inputs[2 * i], mixer_end, layer.mixer_end_norm, &post);
     const auto first = capture.layers.begin(), end = capture.layers.end();
     const auto captured_from = [&](auto from) { return std::find(from, end, static_cast<int32_t>(i)); };
     auto column = captured_from(first);
     if (i + 1 < layers_.size()) {
       comm::NormAfter next = {layers_[i + 1].input_norm.view, spec_.norm_eps, inputs[2 * i + 2]};
-      if (column != end) {  // the norm reads what is captured, and copies it
+      if (column != end) {  // the norm reads the captured rows, and copies them
         next.copy = {capture.features, column - first};
         column = captured_from(column + 1);
       }
-      run(layer.ffn, inputs[2 * i + 1], &next);
+      run(layer.ffn, inputs[2 * i + 1], ffn_end, layer.ffn_end_norm, &next);
     } else {
-      run(layer.ffn, inputs[2 * i + 1], nullptr);
+      run(layer.ffn, inputs[2 * i + 1], ffn_end, layer.ffn_end_norm, nullptr);
     }
     for (; column != end; column = captured_from(column + 1)) {
       ops::capture_feature(pass.stream, x, (column - first) * spec_.hidden, capture.features);
@@ -171,11 +172,42 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
   }
 }
 
+// Both sides of a block's convolution go by the normed input before it.
+void Network::forward_convolved(Pass& pass, TensorView x) const {
+  const int64_t rows = x.dim(0), hidden = x.dim(1);
+  const auto run = [&](const auto& block, const Conv& kernel, const Vector& norm) {
+    ArenaScope scope(pass.scratch);
+    const TensorView normed = pass.scratch.take(DType::kF32, {rows, hidden});
+    const TensorView y = pass.scratch.take(DType::kF32, {rows, hidden});
+    ops::BlockConv conv;
+    conv.shape = spec_.block_conv;
+    conv.base = kernel.base.view;
+    conv.coefficients = pass.scratch.take(DType::kF32, {rows, conv.shape.coefficients(hidden)});
+    conv.block_rows = pass.rows.max_segment_rows;
+    ops::rms_norm(pass.stream, x, norm.view, spec_.norm_eps, {}, normed);
+    {
+      ArenaScope of_projection(pass.scratch);
+      const ops::Input h = ops::input_for(kernel.projection, activation(), rows, pass.scratch);
+      ops::rms_norm(pass.stream, x, norm.view, spec_.norm_eps, {}, h);
+      ops::linear(pass.stream, kernel.projection, h, conv.coefficients, {}, pass.scratch);
+    }
+    const ops::Input h = ops::input_for(block->input_weight(), activation(), rows, pass.scratch);
+    ops::convolve_input(pass.stream, conv, normed, h, pass.scratch);
+    ops::zero(pass.stream, y);
+    block->run(pass, h, {y, group_});
+    ops::add_convolved(pass.stream, conv, y, x);
+  };
+  for (const Block& layer : layers_) {
+    run(layer.mixer, layer.mixer_conv, layer.input_norm);
+    run(layer.ffn, layer.ffn_conv, layer.post_norm);
+  }
+}
+
 void Network::take_part(Pass& pass) const {
   VOLLEY_CHECK(pass.exchange != nullptr && pass.rows.rows == 0);
   const TensorView h(nullptr, activation(), {0, spec_.hidden}), x(nullptr, DType::kF32, {0, spec_.hidden});
   for (size_t i = 0; i < layers_.size(); ++i) {
-    if (spec_.experts(i) != nullptr) layers_[i].ffn[0]->run(pass, h, {x});
+    if (spec_.layers[i].ffn_facts().router) layers_[i].ffn->run(pass, h, {x});
   }
 }
 
@@ -183,8 +215,8 @@ void Network::final_norm(Stream& stream, TensorView x, TensorView row_index, con
   ops::rms_norm(stream, x, norm_.view, spec_.norm_eps, row_index, h);
 }
 
-void Network::embed(Stream& stream, TensorView ids, TensorView x) const {
-  ops::embed(stream, embedding_.view, ids, x);
+void Network::embed(Stream& stream, TensorView ids, TensorView x, std::optional<float> scale) const {
+  ops::embed(stream, embedding_.view, ids, x, scale.value_or(embedding_scale_));
 }
 
 void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
@@ -193,6 +225,7 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
   const ops::Input h = ops::input_for(head_, activation(), row_index.dim(0), scratch);
   final_norm(stream, x, row_index, h);
   head_logits(stream, head_, h, logits, summaries, group_, scratch);
+  ops::end_logits(stream, logits, spec_.logits_end);
 }
 
 }  // namespace volley::model

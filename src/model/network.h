@@ -3,6 +3,8 @@
 // at a time.
 #pragma once
 
+#include <optional>
+
 #include "model/kv_memory.h"
 #include "model/pass.h"
 #include "model/weight_loader.h"
@@ -10,14 +12,14 @@
 
 namespace volley::model {
 
-// Where outputs of layers go, for a drafter to read.
+// Where the outputs of layers are stored for a drafter to read.
 struct Capture {
   std::span<const int32_t> layers;  // ascending or not: features' columns follow this order
   TensorView features;              // [rows, layers * hidden], activation dtype; null view when not wanted
 };
 
-// logits = head(h) of an output head that the ranks of `group` (null: one) have together (vocabulary_part()): on every
-// rank the whole rows. summaries: where head_summarises().
+// logits = head(h), for an output head that the ranks of `group` divide among them (null: one rank); see
+// vocabulary_part(). Every rank gets whole rows. summaries: where head_summarises().
 void head_logits(Stream& stream, const ops::LinearWeight& head, const ops::Input& h, TensorView logits,
                  const ops::RowSummaries& summaries, comm::Communicator* group, Arena& scratch);
 // vocab: outputs of all ranks together.
@@ -26,37 +28,40 @@ bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType 
 
 class Network {
  public:
-  // Loads what the loader's list has: all of params(), or body_params() alone for a network that borrows embedding and
-  // head. positions: how many the rotary tables cover. checkpoint: kept, for what is read from it in place. Errors as
-  // WeightLoader. group: the ranks that have the model together, or null; then the loader's list and the decoder are
-  // those of the rank (shard.h). It must outlive the network, whose forward passes and heads all ranks run together.
+  // Loads the tensors of the loader's list: all of params(), or only body_params() for a network that borrows embedding
+  // and head. positions: how many the rotary tables cover. checkpoint: kept, because some tensors are read in place.
+  // Errors as WeightLoader. group: the ranks that divide the model, or null; with a group, the loader's list and the
+  // decoder are the rank's (shard.h). The group must outlive the network; all its ranks run forward passes and heads
+  // together.
   static Result<std::unique_ptr<Network>> load(WeightLoader& loader,
                                                std::shared_ptr<const weights::Checkpoint> checkpoint,
                                                const Decoder& spec, Numerics numerics, int64_t positions,
                                                comm::Communicator* group = nullptr);
 
-  // Before forward(): what the layers of a pass share.
+  // Call before forward(): computes what the layers of a pass share.
   void plan(Pass& pass) const;
-  // Runs the layers over the planned pass, in place on x: [rows, hidden] fp32.
+  // Runs the layers over the planned pass, in place on x: [rows, hidden] fp32. REQUIRES: of layers with convolutions
+  // that the rows are blocks of Rows::max_segment_rows, and that nothing is captured.
   void forward(Pass& pass, const Capture& capture, TensorView x) const;
-  // A pass without rows: its experts serve those of the others. REQUIRES: Pass::exchange; nothing was planned.
+  // A pass without rows: its experts serve the other replicas' rows. REQUIRES: Pass::exchange; plan() was not called.
   void take_part(Pass& pass) const;
 
   // h[i] = final norm(x[row_index[i]]).
   void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::Input& h) const;
 
-  // x = embedding rows of ids. REQUIRES, as logits(): it was loaded with embedding and head.
-  void embed(Stream& stream, TensorView ids, TensorView x) const;
-  // logits[i] = head(final norm(x[row_index[i]])). x: [rows, hidden] fp32; logits: [n, vocab] fp32. summaries: which of
-  // them are summarised instead, if the head can.
+  // x = embedding rows of ids, times their scale or the given one. REQUIRES, like logits(): the network was loaded with
+  // embedding and head.
+  void embed(Stream& stream, TensorView ids, TensorView x, std::optional<float> scale = std::nullopt) const;
+  // logits[i] = head(final norm(x[row_index[i]])), and its end. x: [rows, hidden] fp32; logits: [n, vocab] fp32.
+  // summaries: which rows are summarised instead, if the head can.
   void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
               const ops::RowSummaries& summaries = {}) const;
-  const ops::LinearWeight& head() const { return head_; }  // of several ranks: this one's rows
+  const ops::LinearWeight& head() const { return head_; }  // with several ranks: the rows of this one
   bool head_summarises(const Stream& stream) const {
-    return model::head_summarises(stream, head_, activation(), spec_.vocab, group_);
+    return spec_.logits_end.is_plain() && model::head_summarises(stream, head_, activation(), spec_.vocab, group_);
   }
 
-  const Decoder& spec() const { return spec_; }  // of several ranks: what this one computes
+  const Decoder& spec() const { return spec_; }  // with several ranks: what this one computes
   comm::Communicator* group() const { return group_; }
   DType activation() const { return numerics_.activation; }
   // Layers that keep K and V.
@@ -66,15 +71,22 @@ class Network {
   int64_t packed_bytes() const { return packed_bytes_; }
 
  private:
+  struct Conv {
+    Vector base;
+    ops::LinearWeight projection;
+  };
   struct Block {
     Vector input_norm, post_norm;
-    std::vector<std::unique_ptr<MixerBlock>> mixer;  // by part
-    std::vector<std::unique_ptr<FfnBlock>> ffn;
+    Vector mixer_end_norm, ffn_end_norm;  // of the ends that have one
+    Conv mixer_conv, ffn_conv;            // where blocks have convolutions
+    std::unique_ptr<MixerBlock> mixer;
+    std::unique_ptr<FfnBlock> ffn;
   };
   Network() = default;
   std::vector<ops::Input> take_inputs(int64_t rows, Arena& scratch) const;
   Status load_layer(WeightLoader& loader, size_t index);
-  Status load_part(WeightLoader& loader, size_t index, int part, Block& block);
+  // forward() of layers whose blocks have convolutions.
+  void forward_convolved(Pass& pass, TensorView x) const;
 
   std::shared_ptr<const weights::Checkpoint> checkpoint_;  // keeps the embedding table mapped
   Decoder spec_;
@@ -84,8 +96,9 @@ class Network {
   std::vector<Block> layers_;
   Vector norm_;
   Table embedding_;
+  float embedding_scale_ = 1;
   ops::LinearWeight head_;
-  size_t kv_layers_ = 0, delta_layers_ = 0;
+  size_t kv_layers_ = 0, state_layers_ = 0;
   int64_t packed_bytes_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "model/params.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <set>
 
@@ -14,7 +15,7 @@ using Codes = Param::Codes;
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
-// `n` pieces that repeat every `stride` rows from `first` on, each in the order of `piece`.
+// `n` pieces that repeat every `stride` rows from `first` on, each with its rows in the order of `piece`.
 Ranges repeated(int64_t n, int64_t first, int64_t stride, const Ranges& piece) {
   Ranges ranges;
   for (int64_t i = 0; i < n; ++i) {
@@ -31,7 +32,7 @@ float norm_plus(const Decoder& spec) {
   return spec.norms_above_one ? 1.0f : 0.0f;
 }
 
-// The parts of one layer's mixer and feed-forward network.
+// The tensors of one layer's mixer and feed-forward network.
 class LayerList {
  public:
   LayerList(const Decoder& spec, int layer)
@@ -40,13 +41,18 @@ class LayerList {
   std::vector<Param> list() && {
     add_norm("input_norm", {"input_layernorm.weight", spec_.hidden});
     std::visit([&](const auto& mixer) { add_mixer(mixer); }, layer_.mixer);
+    if (spec_.block_conv.taps > 0) add_conv("mixer_conv", "attention_conv.");
+    if (layer_.mixer_end.norm) add_norm("mixer_end_norm", {"post_self_attn_layernorm.weight", spec_.hidden});
     add_norm("post_norm", {"post_attention_layernorm.weight", spec_.hidden});
     std::visit([&](const auto& ffn) { add_ffn(ffn); }, layer_.ffn);
+    if (spec_.block_conv.taps > 0) add_conv("ffn_conv", "mlp_conv.");
+    if (layer_.ffn_end.norm) add_norm("ffn_end_norm", {"post_mlp_layernorm.weight", spec_.hidden});
     return std::move(list_);
   }
 
  private:
-  void add(Kind kind, const char* role, int64_t columns, std::vector<Param::Part> parts, Codes codes = Codes::kAny) {
+  void add(Kind kind, const std::string& role, int64_t columns, std::vector<Param::Part> parts,
+           Codes codes = Codes::kAny) {
     for (Param::Part& part : parts) part.name = prefix_ + part.name;
     list_.push_back({prefix_ + role, kind, columns, std::move(parts), false, codes});
   }
@@ -54,6 +60,13 @@ class LayerList {
   void add_norm(const char* role, Param::Part part) {
     add(Kind::kVector, role, 0, {std::move(part)});
     list_.back().plus = norm_plus(spec_);
+  }
+
+  void add_conv(const std::string& role, const std::string& folder) {
+    const int64_t taps = spec_.block_conv.taps, hidden = spec_.hidden;
+    add(Kind::kVector, role + "_base", 0,
+        {{folder + "base_kernel", 2 * taps * hidden, Split::kNone, {}, {2, taps, hidden}}});
+    add(Kind::kMatrix, role, hidden, {{folder + "kernel_projection.weight", spec_.block_conv.coefficients(hidden)}});
   }
 
   void add_mixer(const Attention& a) {
@@ -167,7 +180,7 @@ class LayerList {
     }
   }
 
-  // Those of the experts are one tensor for all of them, of gates and ups in turn.
+  // The biases of all experts are one tensor, with those of gates and ups in turn.
   void add_biases(const Experts& experts) {
     const int64_t count = experts.router.experts, inner = experts.inner, hidden = spec_.hidden;
     add(Kind::kVector, "router_bias", 0, {{"mlp.gate.bias", count}});
@@ -198,9 +211,16 @@ class LayerList {
 constexpr const char* kEmbedding = "embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
-// What old writers left in a checkpoint and nobody reads.
-bool is_inert(const std::string& name) {
-  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias");
+// Tables that are computed from config.json, which some checkpoints still hold.
+bool is_computed(const weights::Checkpoint& checkpoint, const std::string& name) {
+  constexpr std::array<std::string_view, 7> kTables = {"inv_freq",         "cos_cached",  "sin_cached", "position_ids",
+                                                       "rotary_emb.freqs", "masked_bias", "causal_mask"};
+  if (std::ranges::any_of(kTables, [&](std::string_view table) { return name.ends_with(table); })) return true;
+  // A causal mask, the same for all heads and all texts.
+  if (!name.ends_with("attn.bias") && !name.ends_with("attention.bias")) return false;
+  const std::optional<weights::TensorInfo> info = checkpoint.info(name);
+  return info && info->shape.size() == 4 && info->shape[0] == 1 && info->shape[1] == 1 &&
+         info->shape[2] == info->shape[3];
 }
 
 }  // namespace
@@ -271,7 +291,7 @@ int64_t count(std::span<const Param> list) {
 
 namespace {
 
-// Parts that one product multiplies are all plain, or codes of one format.
+// The parts that one product multiplies are either all plain, or all codes of one format.
 Status check_part(const weights::Checkpoint& checkpoint, const Param& param, const Param::Part& part) {
   const std::vector<int64_t> shape = param.stored_shape(part);
   if (!param.is_matrix() && !param.is_experts()) return checkpoint.check(part.name, shape);
@@ -282,7 +302,7 @@ Status check_part(const weights::Checkpoint& checkpoint, const Param& param, con
   }
   const Param::Part& first = param.parts[0];
   const auto other = checkpoint.code_format(first.name, param.coded_shape(first));
-  if (!other.ok()) return {};  // said where that part is checked
+  if (!other.ok()) return {};  // reported where that part is checked
   const auto name = [](const std::optional<weights::CodeFormat>& f) { return f ? f->name : std::string("plain"); };
   if (format.has_value() == other->has_value() && (!format || format->agrees_with(**other))) return {};
   return unimplemented(checkpoint.origin() + ": \"" + first.name + "\" is stored as " + name(*other) + " and \"" +
@@ -290,8 +310,8 @@ Status check_part(const weights::Checkpoint& checkpoint, const Param& param, con
                        ": one product takes both, so they must be quantised alike; nothing else is built.");
 }
 
-// Some writers of quantised checkpoints give every matrix a bias, and fill those that the model does not have with
-// zeros, which change nothing.
+// Some writers of quantised checkpoints give every matrix a bias. Biases that the model does not have are zeros, which
+// change nothing.
 Result<bool> is_empty_bias(const weights::Checkpoint& checkpoint, const std::string& name,
                            const std::set<std::string, std::less<>>& asked) {
   constexpr std::string_view kBias = ".bias";
@@ -325,8 +345,8 @@ Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<c
                                   " tensors are wrong: " + first->message};
   }
   for (const std::string& name : checkpoint.names()) {
-    if (asked.contains(name) || is_inert(name)) continue;
-    if (name == kHead && asked.contains(kEmbedding)) continue;  // of a tied model: the embedding once more
+    if (asked.contains(name) || is_computed(checkpoint, name)) continue;
+    if (name == kHead && asked.contains(kEmbedding)) continue;  // a tied model's head: the embedding once more
     VOLLEY_ASSIGN(const bool empty, is_empty_bias(checkpoint, name, asked));
     if (empty) continue;
     return unimplemented(checkpoint.origin() + " holds the tensor \"" + name +

@@ -1,36 +1,38 @@
-// One pass of a network over rows, and what its blocks have in common. A layer is a mixer block and a feed-forward
-// block; what differs between prefill, verification and drafting is which cache positions a row sees, and that comes
-// with the rows.
+// One pass of a network over rows, and the state that its blocks share. A layer is a mixer block and a feed-forward
+// block. Prefill, verification and drafting differ in which cache positions a row sees, and the rows carry that.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <span>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "comm/comm.h"
 #include "comm/row_exchange.h"
 #include "device/arena.h"
 #include "model/spec.h"
+#include "model/weight_loader.h"
 #include "ops/attention/attention.h"
 #include "ops/linear/linear.h"
 
 namespace volley::model {
 
-// How attention's work is cut for the rows of a pass. Layers of one shape and one view share it.
+// How attention's work is divided for the rows of a pass. Layers of one shape and one view share it.
 struct AttentionPlan {
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
   int view = ops::kWholeView;
   ops::AttentionWork work;
 };
 
-// Routing of experts that is made up, to measure with (ops/router/router.h).
+// Simulated routing of experts, for measurements (ops/router/router.h).
 struct RoutingOptions {
   bool simulated = false;
   uint32_t seed = 0;
-  int32_t skipped_slot = -1;         // rows of this slot mean nothing and touch no expert
-  int64_t* touched_total = nullptr;  // device memory, or null: counts the experts of this rank that the pass touches
-  // [layers, rows * top_k] int32 in device memory, or a null view: gets the experts of each row, of layers with
-  // experts, as ops::Routing has them.
+  int32_t skipped_slot = -1;         // rows of this slot are padding and use no expert
+  int64_t* touched_total = nullptr;  // device memory, or null: counts the experts of this rank that the pass uses
+  // [layers, rows * top_k] int32 in device memory, or a null view: receives the experts of each row in each layer with
+  // experts, in the format of ops::Routing.
   TensorView chosen = {};
 };
 
@@ -38,52 +40,31 @@ struct Pass {
   Stream& stream;
   const ops::Rows& rows;
   std::span<const ops::KvLayer> kv;  // of the network's layers that keep K and V, in order
-  Arena& scratch;                    // of plan() until the last layer; blocks give back what they take
+  Arena& scratch;                    // from plan() to the last layer; blocks free what they take
   std::vector<AttentionPlan> attention = {};
   RoutingOptions routing = {};
-  bool positions_written = false;                // some layer of this pass has written K and V
-  std::span<const ops::DeltaState> states = {};  // of the network's layers that keep one, in order
-  // With the replicas that divide the experts of this model among them, or null. The same layers of it pass there at
-  // the same time.
+  bool positions_written = false;                // whether a layer of this pass has written K and V
+  std::span<const ops::DeltaState> states = {};  // the network's layers that keep a state, in order
+  // Set if replicas divide this model's experts among them, else null. They must pass the same layers of the model
+  // through it at the same time.
   comm::RowExchange* exchange = nullptr;
-};
-
-// What the parts of a layer add that a rank computes one after the other: sums of neighbours, then of neighbouring
-// sums, as a group of as many ranks adds (comm/comm.h).
-class PartSums {
- public:
-  // parts: a power of 2. Takes its memory from `scratch`.
-  PartSums(int parts, int64_t rows, int64_t hidden, Arena& scratch);
-  // Whether the next part is the first one.
-  bool at_first() const { return done_ == 0; }
-  // Takes the next part's partial. Returns the sum of all if it was the last one, and begins anew; else nothing.
-  std::optional<TensorView> add(Stream& stream, TensorView partial);
-
- private:
-  const int parts_;
-  int done_ = 0;
-  std::vector<TensorView> waiting_;  // sums that wait for their neighbours, of ever fewer parts
 };
 
 // The residual stream: [rows, hidden] fp32, the same on all ranks.
 struct Residual {
   TensorView x;
   comm::Communicator* group = nullptr;    // null: this rank is the only one
-  const comm::NormAfter* next = nullptr;  // of several ranks: the norm that reads x when the block has added, or null
-  PartSums* parts = nullptr;              // null: a layer is of one part
-  // Whether what a block computes is a part of what is added.
-  bool in_parts() const { return group != nullptr || parts != nullptr; }
+  const comm::NormAfter* next = nullptr;  // with several ranks: the norm that reads x afterwards, or null
+  // Whether each rank's block computes one addend of a sum over the ranks.
+  bool is_shared() const { return group != nullptr; }
   // x += w a + bias, summed over the ranks. a: [rows, w.k] in the activation dtype; bias: [hidden] fp32, or a null
   // view.
   void add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias = {}) const;
-  // x += the partials of all parts and ranks; and the next norm: a block adds once. sent: as add_sum_and_norm() has it.
-  // REQUIRES: in_parts()
+  // x += the partials of all ranks, then the next norm; a block calls this once. sent: as for add_sum_and_norm().
+  // REQUIRES: is_shared()
   void sum(Pass& pass, TensorView partial, bool sent = false) const;
-  // A bias that one part adds for all.
-  TensorView once(TensorView bias) const {
-    const bool adds = (group == nullptr || group->rank() == 0) && (parts == nullptr || parts->at_first());
-    return adds ? bias : TensorView();
-  }
+  // A bias that only one rank adds.
+  TensorView once(TensorView bias) const { return group == nullptr || group->rank() == 0 ? bias : TensorView(); }
 };
 
 // Lets the positions of a sequence see one another. Threads: immutable; calls that share a stream or scratch memory by
@@ -91,15 +72,16 @@ struct Residual {
 class MixerBlock {
  public:
   virtual ~MixerBlock() = default;
-  // The weight that reads the block's input, which ops::input_for() makes room for.
+  // The weight that reads the block's input; ops::input_for() allocates the input for it.
   virtual const ops::LinearWeight& input_weight() const = 0;
-  // Before the first layer of a pass: what its layers share. Stays in the scratch memory until the last layer.
+  // Call before the first layer of a pass: computes what its layers share, kept in the scratch memory until the last
+  // layer.
   virtual void plan(Pass& pass) const = 0;
   // x += mixer(h). h: the normed input.
   virtual void run(Pass& pass, const ops::Input& h, const Residual& x) const = 0;
 };
 
-// Works on every position alone.
+// Computes every position by itself.
 class FfnBlock {
  public:
   virtual ~FfnBlock() = default;
@@ -107,5 +89,35 @@ class FfnBlock {
   // x += ffn(h).
   virtual void run(Pass& pass, const ops::Input& h, const Residual& x) const = 0;
 };
+
+// The model and the layer that a block is loaded for.
+struct BlockSetup {
+  std::string prefix;  // of the layer's roles: "layers.3."
+  uint32_t layer = 0;  // the layer's number, which simulated and recorded routing use
+  float norm_eps = 0;
+  Numerics numerics;
+  std::span<const Rope> ropes;     // as Decoder::ropes
+  size_t kv_layer = 0, state = 0;  // the block's index in Pass::kv and Pass::states, if it has one there
+};
+
+// The block type of a spec: MixerBlock or FfnBlock.
+template <class Spec>
+using BlockOf =
+    std::conditional_t<std::is_same_v<decltype(std::declval<Spec>().facts()), MixerFacts>, MixerBlock, FfnBlock>;
+
+// A block's spec and its place.
+template <class Spec>
+class PlacedBlock : public BlockOf<Spec> {
+ public:
+  PlacedBlock(const Spec& spec, const BlockSetup& setup) : spec_(spec), setup_(setup) {}
+
+ protected:
+  const Spec spec_;
+  const BlockSetup setup_;
+};
+
+// Makes the block; each is defined in the block's own file. Errors as WeightLoader, and those of the block's operation.
+template <class Spec>
+Result<std::unique_ptr<BlockOf<Spec>>> load_block(WeightLoader& loader, const Spec& spec, const BlockSetup& setup);
 
 }  // namespace volley::model

@@ -10,7 +10,7 @@
 namespace volley::model {
 namespace {
 
-// theta^(2i / head_dim). Rounded once, from double: the last bit of powf differs between libraries.
+// theta^(2i / head_dim), computed in double and rounded once, because the last bit of powf differs between libraries.
 std::vector<float> base_powers(double theta, int32_t head_dim) {
   std::vector<float> powers(static_cast<size_t>(head_dim / 2));
   for (size_t i = 0; i < powers.size(); ++i) {
@@ -20,7 +20,7 @@ std::vector<float> base_powers(double theta, int32_t head_dim) {
   return powers;
 }
 
-// llama3: long wavelengths are stretched by the factor, short ones stay, and those between are blended.
+// llama3: long wavelengths are stretched by the factor, short ones stay, and those in between are blended.
 void stretch_llama3(const RopeSpec& spec, std::vector<float>& frequencies) {
   const float factor = static_cast<float>(spec.factor);
   const float original = static_cast<float>(spec.original_max_position);
@@ -55,7 +55,7 @@ std::vector<float> yarn_frequencies(const RopeSpec& spec, const std::vector<floa
   }
   low = std::max(low, 0.0);
   high = std::min(high, spec.dim - 1.0);
-  if (low == high) high += 0.001;  // a step, without a division by zero
+  if (low == high) high += 0.001;  // a step function, without a division by zero
   std::vector<float> frequencies(powers.size());
   for (size_t i = 0; i < powers.size(); ++i) {
     const float ramp =
@@ -80,7 +80,7 @@ std::vector<float> scaled_frequencies(const RopeSpec& spec) {
   return frequencies;
 }
 
-// What cos and sin are multiplied by; 1 unless the scaling is YaRN.
+// The factor on cos and sin; 1 unless the scaling is YaRN.
 double attention_factor(const RopeSpec& spec) {
   if (spec.scaling != RopeSpec::Scaling::kYarn) return 1.0;
   if (spec.attention_factor) return *spec.attention_factor;

@@ -14,10 +14,10 @@ namespace volley::model {
 // config.json "rope_scaling" (Hugging Face): how the rotary frequencies are stretched.
 struct RopeSpec {
   enum class Scaling { kNone, kLinear, kLlama3, kYarn };
-  int32_t dim = 0;  // of a head
-  // How many of them are rotated; 0: all. Fewer are the first ones in the checkpoint: element i goes with i + rotated /
-  // 2. They are loaded in another order (head_order()), in which element i goes with i + dim / 2, as kernels have it,
-  // and the pairs that are not rotated have an angle of 0.
+  int32_t dim = 0;  // elements of a head
+  // How many elements are rotated; 0: all. If fewer, the first ones in the checkpoint are rotated, and element i is
+  // paired with i + rotated / 2. They are loaded in another order (head_order()), in which element i is paired with i +
+  // dim / 2, as kernels expect; pairs that are not rotated have an angle of 0.
   int32_t rotated = 0;
   double theta = 10000.0;
   Scaling scaling = Scaling::kNone;
@@ -37,15 +37,15 @@ struct RopeValues {
 RopeValues rope_values(const RopeSpec& spec, int64_t positions);
 
 // The elements of a head in the order in which q_proj, k_proj and the norms of heads are loaded, as [first, first + n)
-// ranges of the checkpoint's order. Products of q and k are the same in any order. Empty: as they are.
+// ranges of the checkpoint's order. Products of q and k are the same in any order. Empty: the checkpoint's order.
 std::vector<std::pair<int64_t, int64_t>> head_order(const RopeSpec& spec);
 
-// The same on a device.
+// The same tables on a device.
 struct Rope {
   Buffer buffer;
   ops::RopeTables tables;
 };
-// kResourceExhausted where the device has no room.
+// kResourceExhausted where the device has too little memory.
 Result<Rope> make_rope(Device& device, const RopeSpec& spec, int64_t positions);
 
 }  // namespace volley::model

@@ -10,66 +10,29 @@ namespace {
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
-// A number that ranks divide among them. shared: beyond it, ranks share.
-struct Divided {
-  std::string what;
-  int64_t n = 0;
-  bool shared = false;
-  int64_t experts = 0;  // of an inner width of theirs: how many there are
-
-  bool among(int ranks) const { return n % ranks == 0 || (shared && ranks % n == 0); }
-};
-
-std::vector<Divided> divided(const Layer& layer) {
-  std::vector<Divided> list;
-  if (const auto* a = std::get_if<Attention>(&layer.mixer)) {
-    list = {{"attention heads", a->heads}, {"KV heads", a->kv_heads, true}};
-  } else {
-    const ops::DeltaShape& shape = std::get<GatedDelta>(layer.mixer).shape;
-    list = {{"value heads of recurrent layers", shape.v_heads}, {"key heads of recurrent layers", shape.k_heads, true}};
-  }
-  if (const auto* experts = std::get_if<Experts>(&layer.ffn)) {
-    if (experts->by_expert) {
-      list.push_back({"experts, which --enable-expert-parallel divides,", experts->router.experts});
-    } else {
-      list.push_back({"inner width of experts", experts->inner, false, experts->router.experts});
-    }
-    if (experts->shared_inner > 0) list.push_back({"inner width of shared experts", experts->shared_inner});
-  } else {
-    list.push_back({"inner width", std::get<Dense>(layer.ffn).inner});
-  }
-  return list;
-}
-
 std::vector<Divided> divided(const Decoder& spec) {
   std::vector<Divided> list;
   for (const Layer& layer : spec.layers) {
-    for (Divided& d : divided(layer)) list.push_back(std::move(d));
+    for (Divided& d : layer.divided()) list.push_back(std::move(d));
   }
   return list;
 }
 
-// The first number that so many ranks cannot divide; null where they can divide all.
+// The first number that so many ranks cannot divide; null if they can divide all.
 const Divided* undivided(const std::vector<Divided>& list, int ranks) {
   const auto found = std::ranges::find_if(list, [ranks](const Divided& d) { return !d.among(ranks); });
   return found == list.end() ? nullptr : &*found;
 }
 
-// Whether so many ranks can have parts of experts, where they cannot have whole ones.
+// Whether ranks can divide the width of each expert, where they cannot divide the experts.
 bool cut_would_do(const Decoder& spec, int ranks) {
   if (!spec.divides_by_expert()) return false;
   Decoder cut = spec;
-  for (Layer& layer : cut.layers) {
-    if (auto* experts = std::get_if<Experts>(&layer.ffn)) experts->by_expert = false;
-  }
+  cut.divide_by_expert(false);
   return undivided(divided(cut), ranks) == nullptr;
 }
 
-int32_t share_of(int32_t n, int ranks) {
-  return n % ranks == 0 ? n / ranks : 1;
-}
-
-// Which rows of a run are the rank's.
+// The rank's rows of a run.
 std::pair<int64_t, int64_t> share_of(const Param::Part::Run& run, int rank, int ranks) {
   if (run.heads > 0 && run.heads % ranks != 0) {
     VOLLEY_CHECK_EQ(ranks % run.heads, 0);
@@ -89,7 +52,7 @@ void append_slice(const Ranges& ranges, int64_t first, int64_t n, Ranges& out) {
   }
 }
 
-// The part becomes these rows of it, (first, number) in the order they are loaded in.
+// Restricts the part to these of its rows, (first, number) in load order.
 void keep_rows(Param::Part& part, const Ranges& rows) {
   if (part.ranges.empty() && rows.size() == 1) {
     part.first += rows[0].first * part.step;
@@ -145,88 +108,36 @@ void shard_param(Param& param, int rank, int ranks) {
   }
 }
 
-// How much of a role names its layer, if the layer's parts have it each: all but what stands before mixer and
-// feed-forward network. 0: they do not.
-size_t layer_prefix(const std::string& role) {
-  if (!role.starts_with("layers.") || role.ends_with(".input_norm") || role.ends_with(".post_norm")) return 0;
-  return role.find('.', std::string("layers.").size()) + 1;
-}
-
 }  // namespace
 
-Status check_ranks(const Decoder& spec, int ranks, const std::string& whose, const char* option) {
+Status check_ranks(const Decoder& spec, int ranks, const std::string& whose) {
   const std::vector<Divided> list = divided(spec);
   const Divided* wrong = undivided(list, ranks);
   if (wrong == nullptr) return {};
   int fits = ranks / 2;
-  while (undivided(list, fits) != nullptr) fits /= 2;  // one rank fits
+  while (undivided(list, fits) != nullptr) fits /= 2;  // the number of ranks is chosen so that one fits
   const std::string n = std::to_string(ranks);
   const bool whole = wrong->experts > 0 && wrong->experts % ranks == 0;
-  return invalid_argument(option + (" " + n) + " needs " + whose + "'s " + wrong->what + " to be a multiple of " + n +
-                          (wrong->shared ? " or a divisor of it" : "") + ", but it has " + std::to_string(wrong->n) +
-                          ": use " + std::to_string(fits) +
+  return invalid_argument("--tensor-parallel-size " + n + " needs " + whose + "'s " + wrong->what +
+                          " to be a multiple of " + n + (wrong->shared ? " or a divisor of it" : "") + ", but it has " +
+                          std::to_string(wrong->n) + ": use " + std::to_string(fits) +
                           (whole                       ? ", or --enable-expert-parallel."
                            : cut_would_do(spec, ranks) ? ", or leave --enable-expert-parallel out."
                                                        : "."));
 }
 
-Decoder shard_of(const Decoder& spec, int rank, int ranks, int parts) {
-  if (parts > ranks) {
-    VOLLEY_CHECK_EQ(parts % ranks, 0);
-    Decoder shard = shard_of(spec, parts / ranks * rank, parts);
-    shard.parts = parts / ranks;
-    return shard;
-  }
+Decoder shard_of(const Decoder& spec, int rank, int ranks) {
   VOLLEY_CHECK(rank >= 0 && rank < ranks && check_ranks(spec, ranks, "it").ok());
   Decoder shard = spec;
-  for (Layer& layer : shard.layers) {
-    if (auto* a = std::get_if<Attention>(&layer.mixer)) {
-      a->heads = share_of(a->heads, ranks);
-      a->kv_heads = share_of(a->kv_heads, ranks);
-    } else {
-      ops::DeltaShape& shape = std::get<GatedDelta>(layer.mixer).shape;
-      shape.k_heads = share_of(shape.k_heads, ranks);
-      shape.v_heads = share_of(shape.v_heads, ranks);
-    }
-    if (auto* experts = std::get_if<Experts>(&layer.ffn)) {
-      if (experts->by_expert) {
-        experts->router.own_count = experts->router.experts / ranks;
-        experts->router.own_first = rank * experts->router.own_count;
-      } else {
-        experts->inner /= ranks;
-      }
-      experts->shared_inner /= ranks;
-    } else {
-      std::get<Dense>(layer.ffn).inner /= ranks;
-    }
-  }
+  for (Layer& layer : shard.layers) layer.keep_share(rank, ranks);
   return shard;
 }
 
-std::vector<Param> shard(std::vector<Param> list, int rank, int ranks, int parts) {
+std::vector<Param> shard(std::vector<Param> list, int rank, int ranks) {
   VOLLEY_CHECK(rank >= 0 && rank < ranks);
-  const int own = std::max(1, parts / ranks);
-  if (ranks * own == 1) return list;
-  std::vector<Param> all;
-  for (Param& param : list) {
-    const size_t of_layer = own > 1 ? layer_prefix(param.role) : 0;
-    if (of_layer == 0) {
-      shard_param(param, rank, ranks);
-      all.push_back(std::move(param));
-      continue;
-    }
-    for (int part = 0; part < own; ++part) {
-      Param& copy = all.emplace_back(param);
-      copy.role = part_prefix(param.role.substr(0, of_layer), part) + param.role.substr(of_layer);
-      copy.again |= part > 0 && param.parts[0].split == Split::kNone;
-      shard_param(copy, rank * own + part, ranks * own);
-    }
-  }
-  return all;
-}
-
-std::string part_prefix(const std::string& layer, int part) {
-  return part == 0 ? layer : layer + "part" + std::to_string(part) + ".";
+  if (ranks == 1) return list;
+  for (Param& param : list) shard_param(param, rank, ranks);
+  return list;
 }
 
 std::pair<int32_t, int32_t> experts_part(int32_t experts, int replica, int replicas) {
@@ -235,7 +146,7 @@ std::pair<int32_t, int32_t> experts_part(int32_t experts, int replica, int repli
 }
 
 std::vector<Param> keep_experts_of(std::vector<Param> list, int replica, int replicas) {
-  int32_t experts = 0;  // of the layer that the list has come to: its router comes first
+  int32_t experts = 0;  // of the current layer, from its router, which comes first in the list
   for (Param& param : list) {
     if (param.role.ends_with("router")) experts = static_cast<int32_t>(param.rows());
     const bool down_bias = param.role.ends_with("experts_down_bias");

@@ -1,5 +1,6 @@
-// Protects: what a rank packs of a checkpoint's tensors is the whole model's, value for value: rows and columns, plain,
-// transposed or codes of every format, or whole experts; and a cut that codes do not bear is refused by name.
+// Protects: the values that a rank packs from a checkpoint's tensors equal the whole model's: rows and columns, plain,
+// transposed or codes of every format, or whole experts; and a division that would cut through groups of codes is
+// refused by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "model/ffn/experts_for_test.h"
 #include "model/shard.h"
 #include "model/weight_loader.h"
 #include "ops/grouped_linear/grouped_linear.h"
@@ -22,7 +24,7 @@ using weights::CodeFormat;
 // Codes and scales that differ from one group to the next.
 class Codes final : public CodedMatrix {
  public:
-  // salt: so that tensors differ.
+  // salt: makes tensors differ.
   Codes(const CodeFormat& format, int64_t rows, int64_t columns, int64_t salt)
       : CodedMatrix(format, rows, columns), salt_(salt) {
     for (int64_t c = 0; format.scattered && c < columns; ++c)
@@ -73,7 +75,7 @@ class OneFormat final : public weights::Checkpoint {
     return std::shared_ptr<const CodedMatrix>(std::make_shared<Codes>(*format_, shape[0], shape[1], salt));
   }
 
-  mutable std::vector<std::string> asked;  // names whose values were
+  mutable std::vector<std::string> asked;  // names whose values were read
 
  private:
   std::optional<CodeFormat> format_;
@@ -107,7 +109,7 @@ class Loading : public testing::Test {
     return rows;
   }
 
-  // That the ranks' parts are those of the whole.
+  // Checks that the ranks' parts together are the whole.
   void check(const Param& param, const weights::Checkpoint& checkpoint, int ranks, const std::string& what) {
     const auto whole = values(param, checkpoint);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -150,7 +152,7 @@ TEST_F(Loading, OfCodes) {
       CodeFormat format = {.code = code, .group = group, .zeros = zeros, .name = "codes"};
       const OneFormat checkpoint(format);
       const std::string what = std::string(dtype_name(code)) + "/" + std::to_string(group) + (zeros ? " zeros" : "");
-      // Ranks' columns are whole groups, or 3 of 16 columns inside one or across two.
+      // Ranks' columns are whole groups, or 3 of 16 columns inside one group or across two.
       for (const int64_t columns : {512, 192}) {
         for (const int ranks : {2, 4}) {
           check(down(columns), checkpoint, ranks, what);
@@ -162,7 +164,7 @@ TEST_F(Loading, OfCodes) {
 }
 
 // Ranks that divide experts among them pack the bytes that those have in the whole model, in every format and in either
-// form of the checkpoint, and read the tensors of no other; also where their width bears no cut.
+// form of the checkpoint, and read no other rank's tensors; also where their width cannot be divided.
 TEST_F(Loading, OfWholeExperts) {
   std::vector<std::optional<CodeFormat>> formats = {std::nullopt};
   for (const auto& [code, groups, zeros] :
@@ -179,7 +181,7 @@ TEST_F(Loading, OfWholeExperts) {
   decoder.layers = {{Attention{}, Experts{}}};
   Experts& experts = std::get<Experts>(decoder.layers[0].ffn);
   experts.router.experts = 4;
-  experts.inner = 96;  // a part of it would end inside of groups
+  experts.inner = 96;  // half of the width would end inside groups
   experts.by_expert = true;
   for (const bool interleaved : {false, true}) {
     experts.interleaved = interleaved;
@@ -217,14 +219,19 @@ TEST_F(Loading, OfWholeExperts) {
   }
 }
 
-// Experts of a replica that has memory of its own, in unequal numbers, with their biases; all else is whole.
+// A layer of so many experts.
+Decoder decoder_of_experts(int32_t experts) {
+  Experts ffn;
+  ffn.router.experts = experts;
+  ffn.inner = 96;
+  return decoder_of(128, ffn);
+}
+
+// A replica that has memory of its own loads its experts, in unequal numbers, with their biases, and everything else
+// whole.
 TEST_F(Loading, OfTheExpertsOfAReplica) {
-  Decoder decoder;
-  decoder.hidden = 128;
-  decoder.layers = {{Attention{}, Experts{}}};
+  Decoder decoder = decoder_of_experts(5);
   Experts& experts = std::get<Experts>(decoder.layers[0].ffn);
-  experts.router.experts = 5;
-  experts.inner = 96;
   experts.bias = true;
   for (const bool interleaved : {false, true}) {
     experts.interleaved = interleaved;
@@ -267,12 +274,8 @@ TEST_F(Loading, OfTheExpertsOfAReplica) {
 
 // The same experts, cut in four: 24 columns are no whole number of groups.
 TEST_F(Loading, RefusesToCutExpertsInsideAGroup) {
-  Decoder decoder;
-  decoder.hidden = 128;
-  decoder.layers = {{Attention{}, Experts{}}};
+  Decoder decoder = decoder_of_experts(4);
   Experts& experts = std::get<Experts>(decoder.layers[0].ffn);
-  experts.router.experts = 4;
-  experts.inner = 96;
   const OneFormat checkpoint(CodeFormat{.code = DType::kF4E2M1, .group = 32, .name = "codes"});
   for (const bool by_expert : {false, true}) {
     experts.by_expert = by_expert;
@@ -286,7 +289,7 @@ TEST_F(Loading, RefusesToCutExpertsInsideAGroup) {
   }
 }
 
-// Codes that nothing multiplies as they are are widened, which any cut bears.
+// Codes that no kernel multiplies directly are widened, and plain values can be divided anywhere.
 TEST_F(Loading, OfCodesThatAreWidened) {
   const CodeFormat format = {.code = DType::kI4, .group = 32, .scattered = true, .name = "codes"};
   for (const int ranks : {2, 4}) check(down(88), OneFormat(format), ranks, "scattered");

@@ -1,5 +1,5 @@
-// Protects: which rows and columns of each tensor a rank has, against lists made by hand; every value is somebody's;
-// what does not divide is refused with the number of ranks that would do.
+// Protects: the rows and columns of each tensor that a rank has, against lists made by hand; every value belongs to a
+// rank; sizes that do not divide are refused with a number of ranks that would work.
 #include "model/shard.h"
 
 #include <gmock/gmock.h>
@@ -178,7 +178,7 @@ TEST(Shard, DividesInterleavedExperts) {
 TEST(Shard, DividesExpertsAmongRanks) {
   Experts experts;
   experts.router.experts = 6, experts.router.top_k = 2;
-  experts.inner = 5, experts.shared_inner = 6;  // five bear no cut
+  experts.inner = 5, experts.shared_inner = 6;  // five experts cannot be divided
   experts.by_expert = true;
   const Decoder apart = decoder_of(attention(2, 2), experts);
   for (const int rank : {0, 1}) {
@@ -269,7 +269,7 @@ TEST(Shard, DividesTheHeadByGroupsOfTokens) {
   EXPECT_EQ(role(list, "embedding").rows(), 300);
 }
 
-// Together the ranks have every value of the whole model, and none twice but for what they share.
+// Together the ranks have every value of the whole model, and none twice except those that they share.
 TEST(Shard, LeavesNothingOut) {
   Experts experts;
   experts.router.experts = 3, experts.router.top_k = 1;
@@ -286,7 +286,7 @@ TEST(Shard, LeavesNothingOut) {
     for (const Ffn& ffn : {Ffn(Dense{16}), Ffn(experts), Ffn(whole_experts), Ffn(interleaved)}) {
       const Decoder decoder = decoder_of(mixer, ffn);
       const std::vector<Param> whole = params(decoder);
-      std::map<std::string, std::map<std::pair<int64_t, int64_t>, int>> had;  // values of a tensor, by how many ranks
+      std::map<std::string, std::map<std::pair<int64_t, int64_t>, int>> had;  // ranks that have each value of a tensor
       for (int rank = 0; rank < 4; ++rank) {
         const std::vector<Param> list = shard(whole, rank, 4);
         ASSERT_EQ(list.size(), whole.size());

@@ -1,57 +1,107 @@
-// What a decoder is, as data. A layer is a mixer, which lets positions see one another, and a feed-forward network. The
-// forward pass (network.h) and the list of tensors (params.h) are written once over this; a family (families/) is a
-// function from config.json to it.
+// A decoder described as data. A layer is a mixer, in which positions see one another, and a feed-forward network. The
+// forward pass (network.h) and the list of tensors (params.h) are written once for this description; a family
+// (families/) is a function that makes one from config.json.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "model/rope.h"
+#include "ops/block_conv/block_conv.h"
 #include "ops/gated_delta/gated_delta.h"
 #include "ops/linear/linear.h"
+#include "ops/logits/logits.h"
 #include "ops/router/router.h"
 
 namespace volley::model {
 
+// The K and V that a layer keeps for every position.
+struct KvFacts {
+  int32_t heads = 0;  // query heads
+  int32_t kv_heads = 0, head_dim = 0;
+  int32_t window = 0;  // > 0: positions that a query looks back, itself included
+  bool causal = true;  // false: a query also sees the later positions of its block
+};
+
+// The facts about a mixer that the caches, the plans of memory and passes, and the costs depend on. Another kind of
+// memory would be another field.
+struct MixerFacts {
+  std::optional<KvFacts> kv;             // null: no K and V
+  std::optional<ops::DeltaShape> state;  // of fixed size, one a slot
+};
+
+// The facts about a feed-forward network, likewise.
+struct FfnFacts {
+  int32_t inner = 0;                      // width; with a router, the width of one expert
+  std::optional<ops::RouterRule> router;  // null: every row goes through the whole network
+  int32_t shared_inner = 0;               // width of the shared expert, which every row goes through; 0: there is none
+  bool by_expert = false;                 // ranks have whole experts
+};
+
+// A number that the ranks divide among them.
+struct Divided {
+  std::string what;  // for people: "KV heads"
+  int64_t n = 0;
+  bool shared = false;  // ranks beyond this number share
+  int64_t experts = 0;  // for an inner width of experts: the number of experts
+
+  bool among(int ranks) const { return n % ranks == 0 || (shared && ranks % n == 0); }
+};
+
+// A block is a struct that answers three questions: facts(), divided() and keep_share(). Its tensors are an overload in
+// params.cc, its computation a load_block() (pass.h). Without one of these nothing compiles or links.
+
 // Grouped-query attention over paged K and V.
 struct Attention {
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
-  int32_t rope = 0;      // which of Decoder::ropes
+  int32_t rope = 0;      // index in Decoder::ropes
   int32_t window = 0;    // > 0: a query at q sees no key k <= q - window (nor, bidirectional, k >= q + window)
-  float scale = 0;       // of the scores
+  float scale = 0;       // factor on the scores
   bool causal = true;    // false: a query also sees the later positions of its block (drafters)
   bool qk_norm = false;  // RMSNorm of every head of q and k, before the rotation
-  bool bias = false;     // of the projections to q, k and v
-  bool o_bias = false;   // of the output projection
-  bool sinks = false;    // a learned logit a head in the sum that divides (ops/attention/attention.h)
+  bool bias = false;     // whether the projections to q, k and v have biases
+  bool o_bias = false;   // whether the output projection has a bias
+  bool sinks = false;    // a learned logit for each head, in the sum that divides (ops/attention/attention.h)
   // Its output is multiplied by the sigmoid of another projection, whose rows q_proj holds behind q's, head by head.
   bool gate = false;
 
   int64_t q_width() const { return int64_t{heads} * head_dim; }
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
+  MixerFacts facts() const;
+  std::vector<Divided> divided() const;
+  void keep_share(int rank, int ranks);
 };
 
-// The gated delta rule: a state of fixed size instead of K and V (ops/gated_delta/gated_delta.h).
+// The gated delta rule, which keeps a state of fixed size instead of K and V (ops/gated_delta/gated_delta.h).
 struct GatedDelta {
   ops::DeltaShape shape;
-  // The checkpoint's projections are in_proj_qkvz and in_proj_ba, whose rows go by key head, instead of one for each of
-  // q with k and v, z, b and a.
+  // The checkpoint's projections are in_proj_qkvz and in_proj_ba, whose rows are ordered by key head, instead of
+  // separate tensors for qkv, z, b and a.
   bool by_key_head = false;
+
+  MixerFacts facts() const;
+  std::vector<Divided> divided() const;
+  void keep_share(int rank, int ranks);
 };
 
-// down(silu(gate(x)) * up(x)).
+// down(silu(gate(x)) * up(x)), or with GELU (by tanh) instead of SiLU.
 struct Dense {
   int32_t inner = 0;
+  bool gelu = false;
+
+  FfnFacts facts() const;
+  std::vector<Divided> divided() const;
+  void keep_share(int rank, int ranks);
 };
 
-// A mixture of SwiGLU networks, of which a router chooses some for each row.
+// A mixture of SwiGLU networks; a router chooses some of them for each row.
 struct Experts {
   ops::RouterRule router;
-  int32_t inner = 0;       // of one expert
-  bool bias = false;       // of the router and of both products of an expert
+  int32_t inner = 0;       // width of one expert
+  bool bias = false;       // whether the router and both products of an expert have biases
   ops::SwiGluClamp clamp;  // limit > 0: the activation is ops::EndKind::kClampedSwiGlu
   // Checkpoints hold an expert as gate_up_proj [2 * inner, hidden], gate and up in turn, and down_proj [hidden, inner],
   // instead of gate_proj, up_proj and down_proj; transposed: as [hidden, 2 * inner] and [inner, hidden].
@@ -60,65 +110,65 @@ struct Experts {
   int32_t shared_inner = 0;
   // Ranks of a tensor-parallel group divide the experts among them, in order, instead of the inner width of each.
   bool by_expert = false;
+
+  FfnFacts facts() const;
+  std::vector<Divided> divided() const;
+  void keep_share(int rank, int ranks);
 };
 
 using Mixer = std::variant<Attention, GatedDelta>;
 using Ffn = std::variant<Dense, Experts>;
 
+// How a block's output y is added to the residual stream: x += scale * norm(y).
+struct BlockEnd {
+  bool norm = false;  // RMSNorm, with a weight of its own
+  float scale = 1;
+  bool is_plain() const { return !norm && scale == 1; }
+};
+
 struct Layer {
   Mixer mixer;
   Ffn ffn;
+  BlockEnd mixer_end = {}, ffn_end = {};
+
+  MixerFacts mixer_facts() const;
+  FfnFacts ffn_facts() const;
+  // Both blocks' numbers that ranks divide.
+  std::vector<Divided> divided() const;
+  // Turns the layer into the part that one rank computes. REQUIRES: each number of divided() can be divided among
+  // `ranks`.
+  void keep_share(int rank, int ranks);
 };
 
-// A pre-norm decoder: x += mixer(norm(x)); x += ffn(norm(x)) for every layer, then a norm and the output head.
+// A pre-norm decoder: x += mixer(norm(x)); x += ffn(norm(x)) for every layer, then a norm and the output head. The
+// variations before, between and after these are numbers or switches here.
 struct Decoder {
-  std::string family;  // its name, for people
+  std::string family;  // the family's name, for people
   int32_t hidden = 0, vocab = 0;
   float norm_eps = 1e-6f;
+  float embedding_scale = 1;  // multiplies the embedding's rows; rounded as activations are, as in transformers
+  ops::LogitsEnd logits_end = {};
   bool tied_embeddings = false;  // the output head is the embedding
-  bool norms_above_one = false;  // checkpoints hold a norm's weight less 1; but for the one inside GatedDelta
+  // A convolution of the input and output of every block (drafters). Their rows are blocks of one size, and the ends of
+  // their sublayers are plain.
+  ops::BlockConvShape block_conv = {};
+  bool norms_above_one = false;  // checkpoints hold a norm's weight minus 1, except for the norm inside GatedDelta
   std::vector<RopeSpec> ropes;
   std::vector<Layer> layers;
-  int32_t parts = 1;  // of each layer, with weights of their own, that a rank computes one after the other (shard.h)
 
-  // The attention of layer i, or null where it has another mixer; its experts, or null where it is dense.
+  // The attention of layer i, or null if the layer has another mixer; likewise below. For families and drafters, which
+  // made the layers, and for tests. The rest of the engine uses facts.
   const Attention* attention(size_t i) const { return std::get_if<Attention>(&layers[i].mixer); }
   const GatedDelta* delta(size_t i) const { return std::get_if<GatedDelta>(&layers[i].mixer); }
   const Experts* experts(size_t i) const { return std::get_if<Experts>(&layers[i].ffn); }
-  // The attention of the first layer that has one; null where none does.
-  const Attention* first_attention() const;
+  // K and V of the first layer that keeps them; no value if no layer does.
+  std::optional<KvFacts> first_kv() const;
   // Layers with a state of fixed size.
-  size_t delta_layers() const;
-  // Sets Experts::by_expert; false where no layer has experts.
-  bool divide_by_expert();
-  // Whether it is set.
+  size_t state_layers() const;
+  // Sets Experts::by_expert; false if no layer has experts.
+  bool divide_by_expert(bool by_expert = true);
+  // Whether Experts::by_expert is set.
   bool divides_by_expert() const;
 };
-
-inline const Attention* Decoder::first_attention() const {
-  for (const Layer& layer : layers) {
-    if (const auto* attention = std::get_if<Attention>(&layer.mixer)) return attention;
-  }
-  return nullptr;
-}
-
-inline bool Decoder::divide_by_expert() {
-  for (Layer& layer : layers) {
-    if (auto* experts = std::get_if<Experts>(&layer.ffn)) experts->by_expert = true;
-  }
-  return divides_by_expert();
-}
-
-inline bool Decoder::divides_by_expert() const {
-  return std::ranges::any_of(layers, [](const Layer& layer) {
-    const auto* experts = std::get_if<Experts>(&layer.ffn);
-    return experts != nullptr && experts->by_expert;
-  });
-}
-
-inline size_t Decoder::delta_layers() const {
-  return static_cast<size_t>(std::ranges::count_if(
-      layers, [](const Layer& layer) { return std::holds_alternative<GatedDelta>(layer.mixer); }));
-}
 
 }  // namespace volley::model

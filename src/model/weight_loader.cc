@@ -65,13 +65,13 @@ std::optional<weights::CodeFormat> coded_as(const weights::Checkpoint& checkpoin
 
 namespace {
 
-// Whether the outputs that share scales in ops::kFp8Blocks do so in the checkpoint, too; and the columns.
+// Whether the outputs that share scales in ops::kFp8Blocks also share them in the checkpoint, and likewise the columns.
 bool lies_in_blocks(const weights::CodeFormat& coded, const Param& param) {
   constexpr int64_t kTogether = ops::kFp8Blocks.group_n, kColumns = ops::kFp8Blocks.group_k;
   const bool cut = param.cuts_columns() && (param.columns % kColumns != 0 || param.first_column % kColumns != 0);
   if (coded.group % kColumns != 0 || cut) return false;
   int64_t packed = 0, block = 0;
-  const Param::Part* of = nullptr;  // whose block that is
+  const Param::Part* of = nullptr;  // the outputs that share that block
   for (const Param::Part& part : param.parts) {
     if (layout_of(param) == ops::LinearLayout::kGateUp) packed = 0;
     for (const auto& [first, n] : ranges_of(part)) {
@@ -104,7 +104,8 @@ ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& p
   if (numerics.fp8_products && bf16) {
     if (const auto storage = fp8_storage(coded, param)) return *storage;
   }
-  // The largest group of the kernels' that a scale covers a whole number of, and whose ends are a rank's columns'.
+  // The largest group size of the kernels for which each scale covers whole groups, and a rank's columns are whole
+  // groups.
   const bool ends = coded.group > 0 && param.cuts_columns();
   int16_t group = 128;
   while (group > 16 && (coded.group % group != 0 || (ends && param.columns % group != 0))) group /= 2;
@@ -130,7 +131,7 @@ std::vector<std::string> widened_codes(std::span<const Param> list, const weight
 
 namespace {
 
-// The rows of a part that are codes, as pack_linear() and pack_experts() take them. The matrix outlives the closures.
+// The part's rows of codes, as pack_linear() and pack_experts() take them. The matrix must outlive the closures.
 ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, const Param& param,
                            const Param::Part& part, const ops::WeightFormat& storage) {
   auto rows = std::make_shared<std::vector<int64_t>>();  // of the matrix
@@ -168,7 +169,7 @@ ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param&
   if (const auto coded = coded_as(checkpoint, param)) return coded_storage(*coded, param, numerics, device);
   std::vector<DType> parts;
   for (const Param::Part& part : param.parts) parts.push_back(checkpoint.dtype_of(part.name));
-  // Not built: rows of experts as codes; on CUDA codes of 8 bits for rows that are none, but of experts.
+  // Not built: experts whose input rows are codes; on CUDA, 8-bit weights with plain input rows, except for experts.
   if (param.is_experts() && numerics.storage.multiplies_codes() && param.codes == Param::Codes::kAny) {
     return ops::kFp8Weights;
   }
@@ -180,7 +181,7 @@ ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param&
 
 namespace {
 
-// A rank's columns are whole groups of those that share a scale; else its codes would not be the whole model's.
+// A rank's columns must be whole groups that share a scale; else the rank's codes would not be the whole model's.
 Status check_cut(const Param& param, const ops::WeightFormat& storage) {
   if (!param.cuts_columns() || storage.group_k == 0 || param.columns % storage.group_k == 0) return {};
   return unimplemented("--tensor-parallel-size cuts the columns of \"" + param.parts[0].name + "\" after each " +

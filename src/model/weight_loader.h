@@ -1,5 +1,5 @@
-// From the list of a model's tensors (params.h) to weights on a device: the one place that converts and packs.
-// Threads: by one at a time.
+// Turns the list of a model's tensors (params.h) into weights on a device: the one place that converts and packs.
+// Threads: one at a time.
 #pragma once
 
 #include <volley/engine.h>
@@ -22,39 +22,38 @@ namespace volley::model {
 // How a model's arithmetic runs, resolved from options and checkpoint.
 struct Numerics {
   DType activation = DType::kBF16;  // inputs of matrix products, q: kBF16 or kF32. The residual stream is always fp32.
-  ops::WeightFormat storage = DType::kBF16;  // of most matrices (matrix_storage()); codes: the model is quantised
+  ops::WeightFormat storage = DType::kBF16;  // of most matrices (matrix_storage()); codes if the model is quantised
   ops::AttentionBackend attention = ops::AttentionBackend::kAuto;
-  // Whether a checkpoint's e4m3 is stored as ops::kFp8Rows (one scale for a row or for all of them) or ops::kFp8Blocks,
-  // where scales and shape have kernels. Other codes are stored as they are where the device multiplies them, else as
-  // plain values.
+  // Whether a checkpoint's e4m3 matrices are stored as ops::kFp8Rows (one scale a row, or one in all) or
+  // ops::kFp8Blocks, where kernels exist for the scales and the shape. Other codes are stored as they are where the
+  // device multiplies them, else as plain values.
   bool fp8_products = false;
 };
 
-// --dtype for one checkpoint, whose bytes are mostly of that dtype: kAuto is bfloat16 for bf16 checkpoints, else
-// float32.
+// Resolves --dtype for one checkpoint, whose bytes are mostly of that dtype: kAuto is bfloat16 for bf16 checkpoints,
+// else float32.
 Numerics resolve_numerics(ComputeType requested, DType checkpoint);
 
-// What a matrix is stored as that is made of rows of these dtypes, one or several. In a quantised model as codes, as
-// far as the matrix bears it; else with fp32 activations the smallest type that holds them exactly, which is kBF16
-// where all are bf16 and kF32 otherwise, and with bf16 activations kBF16.
+// The storage type of a matrix made of rows of these dtypes. In a quantised model it is codes, if the matrix may be
+// quantised. Otherwise it is kBF16 with bf16 activations; with fp32 activations it is the smallest type that holds the
+// rows exactly: kBF16 if all are bf16, else kF32.
 ops::WeightFormat matrix_storage(const Numerics& numerics, std::span<const DType> parts,
                                  Param::Codes codes = Param::Codes::kAny);
 
-// How the checkpoint stores a matrix whose values are codes there; no value for what is plain. REQUIRES:
-// check_tensors().
+// The checkpoint's code format of a matrix; no value for a plain one. REQUIRES: check_tensors().
 std::optional<weights::CodeFormat> coded_as(const weights::Checkpoint& checkpoint, const Param& param);
-// What a matrix is stored as that the checkpoint has as codes.
+// The storage type of a matrix that the checkpoint has as codes.
 ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& param, const Numerics& numerics,
                                 DeviceKind device);
-// Sentences for people about matrices of `list` that the device does not multiply as the checkpoint stores them:
-// "mxfp4 weights are computed as bfloat16".
+// Sentences for the user about matrices of `list` that the device cannot multiply as the checkpoint stores them: "mxfp4
+// weights are computed as bfloat16".
 std::vector<std::string> widened_codes(std::span<const Param> list, const weights::Checkpoint& checkpoint,
                                        const Numerics& numerics, DeviceKind device);
 
-// Memory of the weights of `list` on a device, as the checkpoint has them. Exactly what a WeightLoader takes: tables
-// stay where the checkpoint is unless the device cannot read it, and count where that takes memory.
+// Memory of the weights of `list` on a device: exactly what a WeightLoader takes. Look-up tables stay in the
+// checkpoint's memory unless the device cannot read it; they count where that takes memory.
 struct WeightBytes {
-  std::map<DType, int64_t> matrices;  // by what they are stored as
+  std::map<DType, int64_t> matrices;  // by storage type
   int64_t rest = 0;
   int64_t total() const;
   void add(const WeightBytes& more);
@@ -68,19 +67,19 @@ struct Vector {
   TensorView view;  // [n] fp32
 };
 
-// A matrix in the checkpoint's dtype, with whatever keeps its memory alive.
+// A matrix in the checkpoint's dtype, with the owner of its memory.
 struct Table {
   Buffer buffer;
   weights::SourceTensor source;
   TensorView view;  // [rows, k]
 };
 
-// Loads weights by their roles in `list`. Errors: Checkpoint::get()'s where the checkpoint has no such tensor or one of
-// another shape, pack_linear()'s for a type or storage that is not built, kResourceExhausted where the device has no
-// room. A role that is not in the list is a CHECK failure. On a dry device no tensor is read.
+// Loads weights by their roles in `list`. Errors: Checkpoint::get()'s for a tensor that is missing or has another
+// shape, pack_linear()'s for a type or storage that is not built, kResourceExhausted where the device has too little
+// memory. A role that is not in the list is a CHECK failure. On a dry device no tensor is read.
 class WeightLoader {
  public:
-  // checkpoint: by the model layer's names (weights/named.h). References must outlive the loader.
+  // checkpoint: uses the model layer's names (weights/named.h). References must outlive the loader.
   WeightLoader(Device& device, const weights::Checkpoint& checkpoint, const Numerics& numerics,
                const std::vector<Param>& list);
 
@@ -92,7 +91,7 @@ class WeightLoader {
   // memory.
   Result<Table> table(const std::string& role);
 
-  // Into `out`, where the list has the role; `out` stays empty where not.
+  // Loads into `out` if the list has the role; otherwise `out` stays empty.
   Status optional_vector(const std::string& role, Vector& out);
 
   Device& device() const { return device_; }
@@ -101,10 +100,10 @@ class WeightLoader {
   std::function<void(int64_t)> on_packed;
 
  private:
-  // What pack_*() take, of the checkpoint.
+  // The arguments of pack_*(), read from the checkpoint.
   struct Sources {
     std::vector<weights::SourceTensor> tensors;
-    std::vector<ops::WeightRows> rows;  // some hold on to matrices of codes
+    std::vector<ops::WeightRows> rows;  // some own matrices of codes
   };
   bool dry() const { return device_.stream().dry(); }
   ops::WeightFormat storage_of(const Param& param) const;

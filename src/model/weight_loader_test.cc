@@ -1,4 +1,4 @@
-// Protects: what a matrix is stored as, given what the checkpoint has it in.
+// Protects: the storage type of a matrix, given its type in the checkpoint.
 #include "model/weight_loader.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ ops::WeightFormat storage(const Numerics& numerics, std::vector<DType> parts) {
 }
 
 TEST(MatrixStorage, InFloat32HoldsEachMatrixExactly) {
-  for (const DType most : {kBF16, kF16, kF32}) {  // what most of the checkpoint is in decides nothing
+  for (const DType most : {kBF16, kF16, kF32}) {  // the checkpoint's main dtype decides nothing
     const Numerics numerics = resolve_numerics(ComputeType::kFloat32, most);
     EXPECT_EQ(storage(numerics, {kBF16}), kBF16);
     EXPECT_EQ(storage(numerics, {kF32}), kF32);
@@ -48,7 +48,7 @@ TEST(MatrixStorage, OfAQuantisedModelIsAsItsMatricesBear) {
   }
 }
 
-// What a checkpoint has as codes stays so where the device multiplies them.
+// A matrix of codes stays so where the device can multiply them.
 TEST(CodedStorage, IsAsTheDeviceMultiplies) {
   const Numerics numerics;
   const Param param{"w", Param::Kind::kMatrix, 512, {{"w.weight", 64}}};
@@ -71,7 +71,7 @@ TEST(CodedStorage, IsAsTheDeviceMultiplies) {
   EXPECT_EQ(stored(DeviceKind::kCuda, coded), kBF16);
 }
 
-// Experts in e4m3 stay codes, with rows in any type.
+// Experts in e4m3 stay codes, whatever the type of the input rows.
 TEST(CodedStorage, OfExpertsIsBytesOnCudaToo) {
   Param down{"down", Param::Kind::kExperts, 512, {{"w.weight", 64}}};
   const auto stored = [&](const weights::CodeFormat& coded, DType activation, bool fp8_products) {
@@ -82,7 +82,7 @@ TEST(CodedStorage, OfExpertsIsBytesOnCudaToo) {
     for (const bool products : {false, true}) {
       weights::CodeFormat coded = {.code = DType::kF8E4M3, .group = 128, .block_rows = 128};
       EXPECT_EQ(stored(coded, activation, products), ops::kFp8Weights);
-      coded = {.code = DType::kF8E4M3};  // a scale for each row, or one
+      coded = {.code = DType::kF8E4M3};  // a scale for each row, or one in all
       EXPECT_EQ(stored(coded, activation, products), ops::kFp8Weights);
       coded.group = 32;  // no kernel
       EXPECT_EQ(stored(coded, activation, products), activation);
@@ -114,15 +114,15 @@ TEST(CodedStorage, OfBlocksStaysWhereBlocksAreNotCut) {
   EXPECT_EQ(stored({.code = DType::kF8E4M3, .group = 128, .block_rows = 48}, qkv), kBF16);
   EXPECT_EQ(stored({.code = DType::kF8E4M3, .group = 128}, qkv), kBF16);  // a scale for each row
   EXPECT_EQ(stored({.code = DType::kF8E4M3}, qkv), ops::kFp8Rows);
-  // A router's product takes no rows of codes.
+  // A router's product takes no input rows of codes.
   Param router{"router", Kind::kMatrix, 512, {{"gate", 128}}};
   router.codes = Param::Codes::kNone;
   EXPECT_EQ(stored(blocks, router), kBF16);
   EXPECT_EQ(stored({.code = DType::kF8E4M3}, router), kBF16);
-  // A part that begins among outputs of another's block; gates and ups are packed by themselves.
+  // A part may begin among outputs that share another part's block; gates and ups are packed by themselves.
   EXPECT_EQ(stored(blocks, {"qkv", Kind::kMatrix, 512, {{"q", 80}, {"k", 80}}}), kBF16);
   EXPECT_EQ(stored(blocks, {"gate_up", Kind::kGateUp, 512, {{"gate", 80}, {"up", 80}}}), ops::kFp8Blocks);
-  // Rows in another order, within a block and out of it; and ones that begin inside.
+  // Rows in another order, within a block and across blocks; and rows that begin inside a block.
   Param q{"q", Kind::kMatrix, 512, {{"q", 64}}};
   q.parts[0].ranges = {{16, 16}, {0, 16}, {64, 32}};
   EXPECT_EQ(stored(blocks, q), ops::kFp8Blocks);

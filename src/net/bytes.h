@@ -1,6 +1,5 @@
-// Values as bytes for another process, and back: numbers little-endian, arrays and strings behind their length. A
-// reader never reads past its bytes, and never takes memory for more than it was given. Threads: values, no shared
-// state.
+// Values as bytes for another process, and back: numbers little-endian, arrays and strings after their length. A reader
+// never reads past its bytes, and never allocates for more bytes than it was given. Threads: values, no shared state.
 #pragma once
 
 #include <volley/result.h>
@@ -40,7 +39,7 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-// After the first failure every value is empty or zero, and stays so: a caller may read on and ask once, at the end.
+// After the first failure all values are empty or zero, so a caller may read on and check once, at the end.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : left_(bytes) {}
@@ -61,7 +60,7 @@ class ByteReader {
   template <typename T>
   T take_within(T least, T most, const char* what) {
     const T value = take<T>();
-    if (!failed() && !(value >= least && value <= most)) {  // not a number is not within, either
+    if (!failed() && !(value >= least && value <= most)) {  // NaN is not within, either
       fail(std::string(what) + " is " + std::to_string(value) + ", not within " + std::to_string(least) + " and " +
            std::to_string(most));
     }
@@ -86,13 +85,13 @@ class ByteReader {
     return {text.begin(), text.end()};
   }
 
-  // What is wrong with the bytes; the first failure counts.
+  // Records what is wrong with the bytes; the first failure is kept.
   void fail(std::string why) {
     if (why_.empty()) why_ = std::move(why);
     left_ = {};
   }
   bool failed() const { return !why_.empty(); }
-  // kInvalidArgument after a failure, and where bytes are left over.
+  // kInvalidArgument after a failure, or if bytes are left over.
   Status finish(const char* message) {
     if (!failed() && !left_.empty()) fail(std::to_string(left_.size()) + " bytes are left over");
     if (!failed()) return {};

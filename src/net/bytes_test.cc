@@ -1,4 +1,4 @@
-// Protects that a message says what its writer put in, and that one that was changed on the way is refused.
+// Protects: a message is read as it was written, and a message that was changed on the way is refused.
 #include "net/bytes.h"
 
 #include <gtest/gtest.h>
@@ -68,7 +68,7 @@ TEST(Bytes, WhatIsNoNumberIsOutsideOfEveryRange) {
   EXPECT_TRUE(in.failed());
 }
 
-// Whatever comes, a reader ends with a value or a sentence.
+// For any bytes, a reader ends with a value or an error.
 TEST(Bytes, OfAnyKindDoNoHarm) {
   std::minstd_rand random(1);
   for (int i = 0; i < 20'000; ++i) {

@@ -43,13 +43,13 @@ bool wait_readable(int descriptor, std::optional<Deadline> deadline) {
     pollfd waiting = {descriptor, POLLIN, 0};
     const int ready = ::poll(&waiting, 1, time_left(deadline));
     if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return true;  // the call that follows says what it is
+    if (ready < 0 && errno != EINTR) return true;  // the next call reports the error
     if (ready == 0 && time_left(deadline) == 0) return false;
   }
 }
 
 void set(int descriptor, int level, int option, int value) {
-  ::setsockopt(descriptor, level, option, &value, sizeof(value));  // without it things are slower, not wrong
+  ::setsockopt(descriptor, level, option, &value, sizeof(value));  // without it connections work, but slower
 }
 
 Address address_of(const tcp::endpoint& endpoint) {
@@ -69,7 +69,7 @@ std::string to_string(const Address& address) {
 }
 
 struct Connection::Socket {
-  // One of asio takes three descriptors more: one that is adopted does without.
+  // An asio acceptor takes three descriptors more; a connection from an adopted socket needs none.
   explicit Socket(int given) : adopted(given) {
     if (given < 0) tcp.emplace();
   }
@@ -92,7 +92,7 @@ struct Listener::Socket {
     if (!failed) tcp_acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
     if (!failed) tcp_acceptor.bind(endpoint, failed);
     if (!failed) tcp_acceptor.listen(asio::socket_base::max_listen_connections, failed);
-    if (!failed) tcp_acceptor.non_blocking(true, failed);  // whoever came may have gone again
+    if (!failed) tcp_acceptor.non_blocking(true, failed);  // the client may have left again
     return failed;
   }
 
@@ -126,11 +126,11 @@ Status Connection::open() {
   if (error) return ended(error.value());
   const tcp::endpoint there = socket.remote_endpoint(error);
   if (error) return ended(error.value());
-  // The system may take the port that nobody listens at for this side, and connect it to itself.
+  // If no process listens at the port, the system may choose that port for this side, and connect the socket to itself.
   if (here == there) return ended(ECONNREFUSED);
   local_host_ = here.address().to_string();
   peer_ = address_of(there);
-  // Calls below wait by themselves. Asio's own would wait for ever, whatever the deadline.
+  // The calls below wait with poll(): asio's blocking calls would ignore the deadline.
   socket.native_non_blocking(true, error);
   return error ? Status(ended(error.value())) : Status();
 }
@@ -218,7 +218,7 @@ Result<std::unique_ptr<Listener>> Listener::bind(const Address& at, std::optiona
       listener->address_ = address_of(socket.tcp_acceptor.local_endpoint(failed));
       return listener;
     }
-    // A machine that has just started may get its name, or the address that this means, only now.
+    // A machine that has just started may get its name, or the name's address, only later.
     const bool later = failed == asio::error::host_not_found || failed == asio::error::host_not_found_try_again ||
                        failed == std::errc::address_not_available;
     if (!later || !deadline || std::chrono::steady_clock::now() + kBetween >= *deadline) {
@@ -235,7 +235,7 @@ Result<std::unique_ptr<Connection>> Listener::accept(Deadline deadline) {
     error_code failed;
     socket_->tcp_acceptor.accept(connection->socket_->tcp->socket, failed);
     if (failed && std::chrono::steady_clock::now() >= deadline) return unavailable(failed.message());
-    if (failed) {  // as said, or there are no more descriptors
+    if (failed) {  // the deadline, or no more descriptors
       std::this_thread::sleep_for(milliseconds(10));
       continue;
     }

@@ -1,6 +1,6 @@
 // Connections between the processes of one engine: TCP, without delay, in a network that is trusted, or a pair of
-// sockets within the machine. While nothing is on its way, a peer whose machine vanishes shows within five seconds as
-// one that ended (TCP keep-alive).
+// sockets within the machine. On an idle connection, a vanished machine shows within five seconds as a peer that ended
+// (TCP keep-alive).
 #pragma once
 
 #include <volley/result.h>
@@ -26,12 +26,12 @@ inline Deadline after(std::chrono::milliseconds time) {
   return std::chrono::steady_clock::now() + time;
 }
 
-// Threads: one may send while another receives; shut_down() and what is const from any.
+// Threads: one may send while another receives; shut_down() and const functions from any.
 class Connection {
  public:
-  // Tries again until the deadline while the name is not known or nobody listens. kUnavailable: nobody did.
+  // Connects; tries again until the deadline while the name is unknown or no process listens. kUnavailable: none did.
   static Result<std::unique_ptr<Connection>> connect(const Address& to, Deadline deadline);
-  // One that is there already, by its socket, which becomes the connection's. It has no addresses.
+  // An existing connection, by its socket, which this takes over. It has no addresses.
   static std::unique_ptr<Connection> adopt(int descriptor);
   ~Connection();
   Connection(const Connection&) = delete;
@@ -39,18 +39,18 @@ class Connection {
 
   // All of `bytes`, waiting for the peer where it is slow. kUnavailable: the connection has ended, with the reason.
   Status send(std::span<const std::byte> bytes);
-  // Until `bytes` are full. kUnavailable: the connection has ended, or the deadline has come.
+  // Receives until `bytes` are full. kUnavailable: the connection has ended, or the deadline has passed.
   Status receive(std::span<std::byte> bytes, std::optional<Deadline> deadline = std::nullopt);
-  // Whether receive() has something to say, at the latest at the deadline.
+  // Waits until receive() can return something, at most until the deadline.
   bool has_news(Deadline deadline) const;
-  // Ends it in both directions: the calls above return on both sides, and later ones do.
+  // Ends the connection in both directions: the calls above return on both sides, and later ones return at once.
   void shut_down();
 
-  // The same while something is on its way, after that time: also where a peer's process does not read for so long, and
-  // more waits for it than buffers hold.
+  // Ends the connection also if data under way is not acknowledged for that long, e.g. because the peer's process does
+  // not read and buffers are full.
   void give_up_silence(std::chrono::milliseconds after);
 
-  // The peer has ended it, or it broke; what came before may not have been received.
+  // Whether the peer has ended the connection, or it broke; data sent before may not have been received.
   bool has_ended() const;
 
   const std::string& local_host() const { return local_host_; }  // this side's address
@@ -71,8 +71,8 @@ class Connection {
 // Threads: one at a time.
 class Listener {
  public:
-  // On the address that the name has on this machine, and on no other; port 0: any. Until the deadline, if there is
-  // one, tries again while the name is not known or means no address of this machine. kInvalidArgument: it cannot.
+  // Listens only on the address that the name has on this machine; port 0: any. Tries again until the deadline, if
+  // there is one, while the name is unknown or means no address of this machine. kInvalidArgument: it cannot.
   static Result<std::unique_ptr<Listener>> bind(const Address& at, std::optional<Deadline> deadline = std::nullopt);
   ~Listener();
   Listener(const Listener&) = delete;
@@ -80,7 +80,7 @@ class Listener {
 
   const Address& address() const { return address_; }
   uint16_t port() const { return address_.port; }
-  // The next peer. kUnavailable: nobody has come before the deadline.
+  // The next peer. kUnavailable: none has connected before the deadline.
   Result<std::unique_ptr<Connection>> accept(Deadline deadline);
 
  private:

@@ -1,4 +1,4 @@
-// Protects that messages arrive whole and in order, and that nobody waits for a peer that is gone.
+// Protects: messages arrive whole and in order, and no side waits for a peer that is gone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ TEST(Connection, KnowsBothSides) {
   EXPECT_EQ(to_string({"::1", 5}), "[::1]:5");
 }
 
-// A machine that has just started may not have its address yet; that somebody else has it stays so.
+// A machine that has just started may not have its address yet; an address of another machine stays an error.
 TEST(Listener, TriesAgainWhereItMayHelp) {
   for (const char* host : {"192.0.2.1", "no name"}) {
     const Deadline deadline = after(seconds(1));
@@ -84,7 +84,7 @@ TEST(Connection, RefusesAMessageThatIsTooLong) {
   EXPECT_EQ(frame.error().message, "a message of 11 bytes came where at most 10 are allowed");
 }
 
-// A length alone takes no memory: only what comes does.
+// A claimed length allocates no memory: only received bytes do.
 TEST(Connection, AMessageMayEndBeforeItsLength) {
   Pair pair = connected();
   const std::array<uint32_t, 2> head = {0xf000'0000u, 1};

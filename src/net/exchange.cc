@@ -9,7 +9,7 @@
 namespace volley::net {
 namespace {
 
-// A peer that is as fast sends within microseconds: looking again so often costs less than going to sleep.
+// A peer that is equally fast sends within microseconds: polling for so long costs less than sleeping.
 constexpr int kLooks = 50;
 
 Error ended(int error) {
@@ -31,7 +31,7 @@ class Progress {
     return {transfer_.with->descriptor(), static_cast<short>(events), 0};
   }
 
-  // What is possible now; whether that was anything.
+  // Does what is possible now; returns whether there was anything to do.
   Result<bool> move() {
     bool moved = false;
     while (sends()) {

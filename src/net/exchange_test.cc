@@ -1,5 +1,4 @@
-// Protects that peers who all send before they receive come to an end, whatever the sizes, and learn of one that is
-// gone.
+// Protects: peers that all send before they receive finish, whatever the sizes, and learn of a peer that is gone.
 #include "net/exchange.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/threads_for_test.h"
 
 namespace volley::net {
 namespace {
@@ -35,7 +35,7 @@ std::vector<Row> mesh(size_t n) {
   return rows;
 }
 
-// What i says to j in a round: a length, then so many bytes.
+// The message of i to j in a round: a length, then so many bytes.
 size_t length(size_t i, size_t j, int round) {
   constexpr std::array<size_t, 4> kLengths = {0, 1, 3000, 3'000'000};
   return kLengths[(i + 3 * j + static_cast<size_t>(round)) % 4];
@@ -45,41 +45,37 @@ TEST(Exchange, EndsHoweverMuchIsSent) {
   constexpr size_t kPeers = 3;
   constexpr int kRounds = 8;
   auto rows = mesh(kPeers);
-  std::vector<std::thread> threads;
-  for (size_t me = 0; me < kPeers; ++me) {
-    threads.emplace_back([&, me] {
-      for (int round = 0; round < kRounds; ++round) {
-        std::vector<uint64_t> said(kPeers), heard(kPeers);
-        std::vector<std::vector<std::byte>> out(kPeers), in(kPeers);
-        std::vector<Transfer> transfers;
-        for (size_t j = 0; j < kPeers; ++j) {
-          if (j == me) continue;
-          said[j] = length(me, j, round);
-          out[j].assign(said[j], static_cast<std::byte>(10 * me + j));
-          Transfer t;
-          t.with = rows[me][j].get();
-          t.out = {std::as_bytes(std::span(&said[j], 1)), out[j]};
-          t.head = std::as_writable_bytes(std::span(&heard[j], 1));
-          t.on_head = [&, j](std::vector<std::span<std::byte>>& rest) -> Status {
-            in[j].resize(heard[j]);
-            rest = {std::span(in[j]).first(heard[j] / 2), std::span(in[j]).subspan(heard[j] / 2)};
-            return {};
-          };
-          transfers.push_back(std::move(t));
-        }
-        const auto failure = exchange(transfers);
-        ASSERT_FALSE(failure) << failure->error.message;
-        for (size_t j = 0; j < kPeers; ++j) {
-          if (j == me) continue;
-          ASSERT_EQ(in[j], std::vector<std::byte>(length(j, me, round), static_cast<std::byte>(10 * j + me)));
-        }
+  on_threads(kPeers, [&](size_t me) {
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<uint64_t> said(kPeers), heard(kPeers);
+      std::vector<std::vector<std::byte>> out(kPeers), in(kPeers);
+      std::vector<Transfer> transfers;
+      for (size_t j = 0; j < kPeers; ++j) {
+        if (j == me) continue;
+        said[j] = length(me, j, round);
+        out[j].assign(said[j], static_cast<std::byte>(10 * me + j));
+        Transfer t;
+        t.with = rows[me][j].get();
+        t.out = {std::as_bytes(std::span(&said[j], 1)), out[j]};
+        t.head = std::as_writable_bytes(std::span(&heard[j], 1));
+        t.on_head = [&, j](std::vector<std::span<std::byte>>& rest) -> Status {
+          in[j].resize(heard[j]);
+          rest = {std::span(in[j]).first(heard[j] / 2), std::span(in[j]).subspan(heard[j] / 2)};
+          return {};
+        };
+        transfers.push_back(std::move(t));
       }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+      const auto failure = exchange(transfers);
+      ASSERT_FALSE(failure) << failure->error.message;
+      for (size_t j = 0; j < kPeers; ++j) {
+        if (j == me) continue;
+        ASSERT_EQ(in[j], std::vector<std::byte>(length(j, me, round), static_cast<std::byte>(10 * j + me)));
+      }
+    }
+  });
 }
 
-// Ends the wait of one side for the other, and says which.
+// Ends the wait of one side for the other, and returns which side it was.
 std::optional<ExchangeFailure> failing(const std::function<void(Row& mine, Row& other)>& meanwhile, Status on_head) {
   auto rows = mesh(3);
   std::array<uint32_t, 2> said = {}, heard = {};

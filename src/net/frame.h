@@ -1,4 +1,4 @@
-// Messages over a connection: a length, a kind and a payload. What a kind means is the sender's and the receiver's.
+// Messages over a connection: a length, a kind and a payload. Sender and receiver define the kinds.
 #pragma once
 
 #include <vector>
@@ -16,8 +16,8 @@ struct Frame {
 void append_frame(std::vector<std::byte>& out, uint32_t kind, std::span<const std::byte> payload);
 Status send_frame(Connection& connection, uint32_t kind, std::span<const std::byte> payload);
 
-// The next message. kInvalidArgument: it claims to be longer than `most` bytes; memory is taken as they come, not as
-// they are claimed. kUnavailable as Connection::receive().
+// The next message. kInvalidArgument: its claimed length exceeds `most` bytes; memory is allocated for received bytes
+// only. kUnavailable as Connection::receive().
 Result<Frame> receive_frame(Connection& connection, size_t most, std::optional<Deadline> deadline = std::nullopt);
 
 }  // namespace volley::net

@@ -1,4 +1,4 @@
-// A port for tests that must name one before anybody listens there: nobody else gets it, in this process or another.
+// A port for tests that must name one before a process listens there: no other process or test gets it.
 #pragma once
 
 #include <netinet/in.h>
@@ -11,8 +11,8 @@
 
 namespace volley::net {
 
-// At 127.0.0.1. It is bound to a socket that does not listen, so connections are refused; a Listener, which shares
-// addresses with sockets that do not listen, may take it, and leave it again.
+// At 127.0.0.1. The port is bound to a socket that does not listen, so connections are refused. A Listener shares
+// addresses with sockets that do not listen, so it may take the port, and leave it again.
 class PortForTest {
  public:
   PortForTest() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -1,5 +1,5 @@
-// What an engine says first to a process that computes for it (engine/device_process.h): what it is to load, and what
-// both must have in common.
+// The first message of an engine to a process that computes for it (engine/device_process.h): what to load, and the
+// facts that both must share.
 #pragma once
 
 #include <vector>
@@ -13,14 +13,14 @@ namespace volley::nodes {
 inline constexpr size_t kMostAssignmentBytes = 1 << 20;
 
 struct Assignment {
-  EngineOptions options;        // of one replica, without those that put_options() leaves behind
-  int64_t available_bytes = 0;  // of memory, that the engine had for this replica when it made its plan
-  std::vector<Fact> facts;      // that must be the same there
-  std::vector<int64_t> sizes;   // that it is to take
+  EngineOptions options;        // for one replica, without the options that put_options() leaves out
+  int64_t available_bytes = 0;  // bytes of memory that the engine had for this replica when it planned
+  std::vector<Fact> facts;      // facts that must be the same there
+  std::vector<int64_t> sizes;   // the plan that it must follow
 };
 
 void append_assignment(Bytes& out, const Assignment& assignment);
-// kInvalidArgument: it is none.
+// kInvalidArgument: not an assignment.
 Result<Assignment> read_assignment(const net::Frame& frame);
 
 }  // namespace volley::nodes

@@ -1,5 +1,5 @@
-// Protects that a node hears what node 0 has said, and that bytes that were changed on the way become a sentence or a
-// call within the limits, never anything else.
+// Protects: a node reads the command that node 0 wrote, and changed bytes become an error or a command within the
+// limits.
 #include "nodes/calls.h"
 
 #include <gmock/gmock.h>
@@ -34,18 +34,31 @@ std::vector<net::Frame> frames_of(const Bytes& bytes) {
   return frames;
 }
 
-template <typename T>
-T read(const Bytes& bytes) {
-  const auto frames = frames_of(bytes);
-  VOLLEY_CHECK_EQ(frames.size(), 1u);
-  auto call = read_call(frames[0], limits());
-  VOLLEY_CHECK_MSG(call.ok(), call.error().message);
-  VOLLEY_CHECK(std::holds_alternative<T>(*call));
-  return std::get<T>(std::move(*call));
+Bytes written(Message message) {
+  Bytes bytes;
+  append_call(bytes, std::move(message));
+  return bytes;
 }
 
-std::string refusal(const Bytes& bytes) {
-  const auto call = read_call(frames_of(bytes).at(0), limits());
+Call heard(const net::Frame& frame) {
+  auto call = read_call(frame, limits());
+  VOLLEY_CHECK_MSG(call.ok(), call.error().message);
+  return std::move(*call);
+}
+// The command after writing and reading it.
+Call heard(Message message) {
+  const auto frames = frames_of(written(std::move(message)));
+  VOLLEY_CHECK_EQ(frames.size(), 1u);
+  return heard(frames[0]);
+}
+
+template <typename T>
+const T& as(const Call& call) {
+  return std::get<T>(std::get<decode::Command>(call.message));
+}
+
+std::string refusal(Message message) {
+  const auto call = read_call(frames_of(written(std::move(message))).at(0), limits());
   if (call.ok()) return "";
   EXPECT_EQ(call.error().code, ErrorCode::kInvalidArgument);
   return call.error().message;
@@ -53,8 +66,8 @@ std::string refusal(const Bytes& bytes) {
 
 const std::vector<TokenId> kPrompt = {1, 2, 3, 4}, kOutput = {5, 6};
 
-spec::SlotStart start() {
-  spec::SlotStart start;
+decode::SlotStart start() {
+  decode::SlotStart start;
   SamplingParams& p = start.sampling.params;
   p.temperature = 0.5f, p.top_p = 0.9f, p.top_k = 7, p.min_p = 0.1f;
   p.repetition_penalty = 1.1f, p.presence_penalty = -1, p.frequency_penalty = 2;
@@ -74,18 +87,18 @@ spec::SlotStart start() {
   return start;
 }
 
-class Masked final : public spec::MaskSource {
+class Masked final : public decode::MaskSource {
   void fill(std::span<const TokenId>, uint32_t*, int32_t) override {}
   void give_up(Why) override {}
 };
 
-std::vector<spec::RoundSegment> segments() {
-  std::vector<spec::RoundSegment> all(3);
+std::vector<decode::RoundSegment> segments() {
+  std::vector<decode::RoundSegment> all(3);
   all[0].slot = 2;
   all[0].draft = 5;
   all[0].chooses = true;
   all[0].shift = -0.25f;
-  all[0].simulate = spec::SimulatedAcceptance{0.5f, 0.75f};
+  all[0].simulate = decode::SimulatedAcceptance{0.5f, 0.75f};
   all[1].slot = 0;
   all[1].chooses = true;
   all[1].masks = std::make_shared<Masked>();
@@ -96,32 +109,38 @@ std::vector<spec::RoundSegment> segments() {
   return all;
 }
 
+kv::MemoryCopy copy(kv::MemoryCopy::Kind kind, int32_t slot, int32_t group, int32_t from, int32_t to) {
+  return {kind, SlotId(slot), group, PageId(from), PageId(to)};
+}
+
 Bytes every_call() {
+  using Kind = kv::MemoryCopy::Kind;
   ops::SurvivalTable table;
   table.log_odds[3][4] = 1.25f;
+  const std::vector<decode::RoundSegment> step = segments();
   Bytes bytes;
-  append_start_slot(bytes, 3, start());
-  append_clear_slot(bytes, 1);
-  append_set_page(bytes, 1, 1, 6, PageId(5));
-  append_save_state(bytes, 1, PageId(2));
-  append_restore_state(bytes, PageId(0), 2);
-  append_copy_page(bytes, 0, PageId(9), PageId(3));
-  append_reserve(bytes, segments());
-  append_enqueue(bytes, segments(), {}, true);
-  append_enqueue(bytes, segments(), {6, &table}, false);
-  append_wait(bytes);
-  append_masks(bytes, std::vector<uint32_t>{1, 2, 3});
-  append_end(bytes);
+  const auto append = [&](Message message) { append_call(bytes, std::move(message)); };
+  append(decode::StartSlot{3, start()});
+  append(decode::ClearSlot{1});
+  append(decode::SetPage{1, 1, 6, PageId(5)});
+  append(decode::CopyMemory{copy(Kind::kSave, 1, 0, 0, 2)});
+  append(decode::CopyMemory{copy(Kind::kRestore, 2, 0, 0, 0)});
+  append(decode::CopyMemory{copy(Kind::kPage, 0, 0, 9, 3)});
+  append(decode::Reserve{step});
+  append(decode::Enqueue{step, {}});
+  append(decode::Enqueue{step, {6, &table}});
+  append(decode::FillMasks{});
+  append(decode::Wait{});
+  append(Masks{{1, 2, 3}});
+  append(End{});
   return bytes;
 }
 
 TEST(Calls, SayHowASlotStarts) {
-  Bytes bytes;
-  const spec::SlotStart said = start();
-  append_start_slot(bytes, 3, said);
-  const auto call = read<StartSlot>(bytes);
-  const spec::SlotStart heard = call.whole();
-  EXPECT_EQ(call.slot, 3);
+  const decode::SlotStart said = start();
+  const Call call = heard(decode::StartSlot{3, said});
+  const decode::SlotStart& heard = as<decode::StartSlot>(call).start;
+  EXPECT_EQ(as<decode::StartSlot>(call).slot, 3);
   const SamplingParams &a = said.sampling.params, &b = heard.sampling.params;
   EXPECT_TRUE(a.temperature == b.temperature && a.top_p == b.top_p && a.top_k == b.top_k && a.min_p == b.min_p);
   EXPECT_TRUE(a.repetition_penalty == b.repetition_penalty && a.presence_penalty == b.presence_penalty &&
@@ -136,18 +155,17 @@ TEST(Calls, SayHowASlotStarts) {
   EXPECT_TRUE(std::ranges::equal(heard.prompt, kPrompt) && std::ranges::equal(heard.output, kOutput));
 }
 
-// All that validation lets through comes back.
+// Every command that passes validation comes back unchanged.
 TEST(Calls, SayExtremes) {
-  spec::SlotStart said = start();
+  decode::SlotStart said = start();
   SamplingParams& p = said.sampling.params;
   for (const int32_t top_k : {-1, 0, INT32_MAX}) {
     for (const float least : {std::numeric_limits<float>::denorm_min(), 1.0f}) {
       p.temperature = p.top_p = p.repetition_penalty = least;
       p.top_k = top_k;
-      Bytes bytes;
-      append_start_slot(bytes, 3, said);
-      const SamplingParams heard = read<StartSlot>(bytes).whole().sampling.params;
-      EXPECT_TRUE(heard.top_k == top_k && heard.top_p == least && heard.repetition_penalty == least);
+      const Call call = heard(decode::StartSlot{3, said});
+      const SamplingParams& back = as<decode::StartSlot>(call).start.sampling.params;
+      EXPECT_TRUE(back.top_k == top_k && back.top_p == least && back.repetition_penalty == least);
     }
   }
 }
@@ -155,17 +173,15 @@ TEST(Calls, SayExtremes) {
 TEST(Calls, SayWhoTakesPartInAStep) {
   ops::SurvivalTable table;
   table.log_odds[15][31] = -3;
-  Bytes bytes;
-  append_enqueue(bytes, segments(), {6, &table}, true);
-  const auto call = read<Enqueue>(bytes);
-  EXPECT_EQ(call.budget_rows, 6);
-  EXPECT_TRUE(call.waits);
-  ASSERT_TRUE(call.table);
-  EXPECT_EQ(std::memcmp(call.table->log_odds, table.log_odds, sizeof(table.log_odds)), 0);
   const auto said = segments();
-  ASSERT_EQ(call.of.segments.size(), said.size());
+  const Call call = heard(decode::Enqueue{said, {6, &table}});
+  const auto& [back, budget] = as<decode::Enqueue>(call);
+  EXPECT_EQ(budget.rows, 6);
+  ASSERT_TRUE(budget.table != nullptr && budget.table != &table);
+  EXPECT_EQ(std::memcmp(budget.table->log_odds, table.log_odds, sizeof(table.log_odds)), 0);
+  ASSERT_EQ(back.size(), said.size());
   for (size_t i = 0; i < said.size(); ++i) {
-    const spec::RoundSegment &a = said[i], &b = call.of.segments[i];
+    const decode::RoundSegment &a = said[i], &b = back[i];
     EXPECT_TRUE(a.slot == b.slot && a.start == b.start && a.draft == b.draft && a.chooses == b.chooses) << i;
     EXPECT_TRUE(a.shift == b.shift && (a.masks == nullptr) == (b.masks == nullptr)) << i;
     ASSERT_EQ(a.simulate.has_value(), b.simulate.has_value()) << i;
@@ -174,68 +190,59 @@ TEST(Calls, SayWhoTakesPartInAStep) {
     }
     EXPECT_TRUE(std::ranges::equal(a.known, b.known) && std::ranges::equal(a.scored, b.scored)) << i;
   }
-  bytes.clear();
-  append_enqueue(bytes, segments(), {}, false);
-  const auto whole = read<Enqueue>(bytes);
-  EXPECT_TRUE(whole.budget_rows == spec::VerifyBudget::kAll && !whole.table && !whole.waits);
+  const Call whole = heard(decode::Enqueue{said, {}});
+  const decode::VerifyBudget& all = as<decode::Enqueue>(whole).budget;
+  EXPECT_TRUE(all.rows == decode::VerifyBudget::kAll && all.table == nullptr);
 }
 
 TEST(Calls, SayTheRest) {
   const auto frames = frames_of(every_call());
   std::vector<Call> calls;
-  for (const net::Frame& frame : frames) calls.push_back(*read_call(frame, limits()));
-  ASSERT_EQ(calls.size(), 12u);
-  EXPECT_EQ(std::get<ClearSlot>(calls[1]).slot, 1);
-  const auto& page = std::get<SetPage>(calls[2]);
+  for (const net::Frame& frame : frames) calls.push_back(heard(frame));
+  ASSERT_EQ(calls.size(), 13u);
+  EXPECT_EQ(as<decode::ClearSlot>(calls[1]).slot, 1);
+  const auto& page = as<decode::SetPage>(calls[2]);
   EXPECT_TRUE(page.slot == 1 && page.group == 1 && page.index == 6 && page.page == PageId(5));
-  EXPECT_TRUE(std::get<SaveState>(calls[3]).slot == 1 && std::get<SaveState>(calls[3]).snapshot == PageId(2));
-  EXPECT_TRUE(std::get<RestoreState>(calls[4]).slot == 2 && std::get<RestoreState>(calls[4]).snapshot == PageId(0));
-  const auto& copy = std::get<CopyPage>(calls[5]);
-  EXPECT_TRUE(copy.group == 0 && copy.from == PageId(9) && copy.to == PageId(3));
-  EXPECT_EQ(std::get<Reserve>(calls[6]).of.segments.size(), 3u);
-  EXPECT_TRUE(std::holds_alternative<Wait>(calls[9]));
-  EXPECT_EQ(std::get<Masks>(calls[10]).words, (std::vector<uint32_t>{1, 2, 3}));
-  EXPECT_TRUE(std::holds_alternative<End>(calls[11]));
+  const auto& saved = as<decode::CopyMemory>(calls[3]).copy;
+  EXPECT_TRUE(saved.kind == kv::MemoryCopy::Kind::kSave && saved.slot == SlotId(1) && saved.to == PageId(2));
+  const auto& restored = as<decode::CopyMemory>(calls[4]).copy;
+  EXPECT_TRUE(restored.kind == kv::MemoryCopy::Kind::kRestore && restored.slot == SlotId(2));
+  EXPECT_EQ(restored.from, PageId(0));
+  const auto& copied = as<decode::CopyMemory>(calls[5]).copy;
+  EXPECT_TRUE(copied.kind == kv::MemoryCopy::Kind::kPage && copied.group == 0);
+  EXPECT_TRUE(copied.from == PageId(9) && copied.to == PageId(3));
+  EXPECT_EQ(as<decode::Reserve>(calls[6]).segments.size(), 3u);
+  (void)as<decode::FillMasks>(calls[9]);
+  (void)as<decode::Wait>(calls[10]);
+  EXPECT_EQ(std::get<Masks>(calls[11].message).words, (std::vector<uint32_t>{1, 2, 3}));
+  EXPECT_TRUE(std::holds_alternative<End>(calls[12].message));
 }
 
 TEST(Calls, BeyondTheLimitsAreRefused) {
-  const auto of = [](const auto& append) {
-    Bytes bytes;
-    append(bytes);
-    return refusal(bytes);
+  using Kind = kv::MemoryCopy::Kind;
+  EXPECT_THAT(refusal(decode::ClearSlot{4}), HasSubstr("the slot is 4, not within 0 and 3"));
+  EXPECT_THAT(refusal(decode::SetPage{0, 2, 0, PageId(0)}), HasSubstr("the cache group is 2"));
+  EXPECT_THAT(refusal(decode::SetPage{0, 0, 7, PageId(0)}), HasSubstr("the place of a page is 7"));
+  EXPECT_THAT(refusal(decode::SetPage{0, 1, 0, PageId(6)}), HasSubstr("the page is 6"));
+  EXPECT_THAT(refusal(decode::CopyMemory{copy(Kind::kSave, 0, 0, 0, 3)}), HasSubstr("the snapshot is 3"));
+  EXPECT_THAT(refusal(decode::CopyMemory{copy(Kind::kPage, 0, 1, 0, 6)}), HasSubstr("the page is 6"));
+  EXPECT_DEATH(written(decode::TakePart{}), "of one process");
+  const auto started = [](const auto& change) {
+    auto wrong = start();
+    change(wrong);
+    return refusal(decode::StartSlot{0, wrong});
   };
-  EXPECT_THAT(of([](Bytes& b) { append_clear_slot(b, 4); }), HasSubstr("the slot is 4, not within 0 and 3"));
-  EXPECT_THAT(of([](Bytes& b) { append_set_page(b, 0, 2, 0, PageId(0)); }), HasSubstr("the cache group is 2"));
-  EXPECT_THAT(of([](Bytes& b) { append_set_page(b, 0, 0, 7, PageId(0)); }), HasSubstr("the place of a page is 7"));
-  EXPECT_THAT(of([](Bytes& b) { append_set_page(b, 0, 1, 0, PageId(6)); }), HasSubstr("the page is 6"));
-  EXPECT_THAT(of([](Bytes& b) { append_save_state(b, 0, PageId(3)); }), HasSubstr("the snapshot is 3"));
-  EXPECT_THAT(of([](Bytes& b) {
-                auto wrong = start();
-                wrong.sampling.params.top_p = 0;
-                append_start_slot(b, 0, wrong);
-              }),
-              HasSubstr("top_p is 0"));
-  EXPECT_THAT(of([](Bytes& b) {
-                auto wrong = start();
-                wrong.limits.max_tokens = 97;
-                append_start_slot(b, 0, wrong);
-              }),
+  EXPECT_THAT(started([](auto& start) { start.sampling.params.top_p = 0; }), HasSubstr("top_p is 0"));
+  EXPECT_THAT(started([](auto& start) { start.limits.max_tokens = 97; }),
               HasSubstr("the sequence is longer than it may be"));
   const std::vector<TokenId> unknown = {50};
-  EXPECT_THAT(of([&](Bytes& b) {
-                auto wrong = start();
-                wrong.prompt = unknown;
-                append_start_slot(b, 0, wrong);
-              }),
-              HasSubstr("the prompt has the token 50"));
+  EXPECT_THAT(started([&](auto& start) { start.prompt = unknown; }), HasSubstr("the prompt has the token 50"));
   const auto step = [&](const auto& change) {
     auto wrong = segments();
     change(wrong);
-    Bytes bytes;
-    append_enqueue(bytes, wrong, {}, false);
-    return refusal(bytes);
+    return refusal(decode::Enqueue{wrong, {}});
   };
-  using Segments = std::vector<spec::RoundSegment>;
+  using Segments = std::vector<decode::RoundSegment>;
   EXPECT_EQ(step([](Segments&) {}), "");
   EXPECT_THAT(step([](Segments& s) { s[1].slot = 2; }), HasSubstr("a slot takes part twice"));
   EXPECT_THAT(step([](Segments& s) { s[0].draft = 8; }), HasSubstr("the number of drafted tokens is 8"));
@@ -245,13 +252,15 @@ TEST(Calls, BeyondTheLimitsAreRefused) {
   EXPECT_THAT(step([](Segments& s) { s.clear(); }), HasSubstr("nobody takes part"));
   const std::vector<TokenId> many(60, 1);
   EXPECT_THAT(step([&](Segments& s) { s[2].known = many; }), HasSubstr("more rows than it may have"));
-  Bytes bytes;
-  append_enqueue(bytes, segments(), {6, nullptr}, false);
-  EXPECT_THAT(refusal(bytes), HasSubstr("the rows to share out do not fit"));
+  const auto shared = segments();
+  EXPECT_THAT(refusal(decode::Enqueue{shared, {6, nullptr}}), HasSubstr("the rows to share out do not fit"));
+  net::Frame passes = frames_of(written(decode::Wait{})).at(0);
+  passes.payload[1] = static_cast<std::byte>(decode::Command(decode::TakePart{}).index());
+  EXPECT_THAT(read_call(passes, limits()).error().message, HasSubstr("of one process"));
   EXPECT_THAT(read_call({999, {}}, limits()).error().message, HasSubstr("unknown kind"));
 }
 
-// Every call with bytes that were changed, cut off or added, a lot of times.
+// Every command with changed, cut off or added bytes, many times.
 TEST(Calls, ChangedBytesDoNoHarm) {
   const auto frames = frames_of(every_call());
   std::minstd_rand random(3);
@@ -265,16 +274,17 @@ TEST(Calls, ChangedBytesDoNoHarm) {
     if (random() % 4 == 0) frame.payload.resize(random() % (frame.payload.size() + 3));
     const auto call = read_call(frame, limits());
     ++(call.ok() ? taken : refused);
-    if (!call.ok()) continue;
-    if (const auto* step = std::get_if<Enqueue>(&*call)) {
-      ASSERT_LE(step->of.segments.size(), 4u);
-      for (const spec::RoundSegment& segment : step->of.segments) {
+    const auto* command = call.ok() ? std::get_if<decode::Command>(&call->message) : nullptr;
+    if (command == nullptr) continue;
+    if (const auto* step = std::get_if<decode::Enqueue>(command)) {
+      ASSERT_LE(step->segments.size(), 4u);
+      for (const decode::RoundSegment& segment : step->segments) {
         ASSERT_TRUE(segment.slot >= 0 && segment.slot < 4 && segment.draft < 8);
         for (const TokenId token : segment.known) ASSERT_TRUE(token >= 0 && token < 50);
       }
     }
-    if (const auto* page = std::get_if<SetPage>(&*call)) {
-      ASSERT_TRUE(page->group < 2 && page->index >= 0 && page->index < 7 && page->page.value >= 0);
+    if (const auto* page = std::get_if<decode::SetPage>(command)) {
+      ASSERT_TRUE(page->group >= 0 && page->group < 2 && page->index >= 0 && page->index < 7 && page->page.value >= 0);
     }
   }
   EXPECT_GT(refused, 10'000);
@@ -283,8 +293,8 @@ TEST(Calls, ChangedBytesDoNoHarm) {
 
 TEST(Replies, ComeBackAsTheyWere) {
   Bytes bytes;
-  append_reply(bytes, Ready{3, 100, 60, 5});
-  append_reply(bytes, Answer{});
+  append_reply(bytes, Ready{3, 100, 60, 5, {2, 16, 1024, {8, 16}, {3, 15}}, "NVIDIA H200"});
+  append_reply(bytes, Answer{Status()});
   append_reply(bytes, Answer{resource_exhausted("No room.")});
   append_reply(bytes, Report{0xfedc'ba98'7654'3210, 77});
   append_reply(bytes, Failed{std::string(20'000, 'x')});
@@ -292,10 +302,15 @@ TEST(Replies, ComeBackAsTheyWere) {
   const auto at = [&](size_t i) { return *read_reply(frames.at(i)); };
   const auto ready = std::get<Ready>(at(0));
   EXPECT_TRUE(ready.threads == 3 && ready.weight_bytes == 100 && ready.target_bytes == 60 && ready.state_bytes == 5);
-  EXPECT_TRUE(std::get<Answer>(at(1)).status.ok());
-  const auto answer = std::get<Answer>(at(2));
-  EXPECT_EQ(answer.status.error().code, ErrorCode::kResourceExhausted);
-  EXPECT_EQ(answer.status.error().message, "No room.");
+  const decode::StepTraits& traits = ready.traits;
+  EXPECT_TRUE(traits.depth == 2 && traits.block_size == 16 && traits.most_shared_rows == 1024);
+  EXPECT_EQ(traits.row_buckets, (std::vector<int32_t>{8, 16}));
+  EXPECT_EQ(traits.draft_lengths, (std::vector<int32_t>{3, 15}));
+  EXPECT_EQ(ready.device, "NVIDIA H200");
+  const auto status = [&](size_t i) { return std::get<Status>(std::get<Answer>(at(i)).answer); };
+  EXPECT_TRUE(status(1).ok());
+  EXPECT_EQ(status(2).error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(status(2).error().message, "No room.");
   EXPECT_EQ(std::get<Report>(at(3)).digest, 0xfedc'ba98'7654'3210);
   EXPECT_EQ(std::get<Report>(at(3)).experts_touched, 77);
   EXPECT_EQ(std::get<Failed>(at(4)).sentence.size(), 8192u);
@@ -315,7 +330,7 @@ PositionLogprobs position(TokenId token) {
 }
 
 TEST(Replies, OfAProcessComeBackAsTheyWere) {
-  spec::RoundResult result;
+  decode::RoundResult result;
   result.tokens = {5, 6, 7};
   result.drafted = 4;
   result.confidence = {0.5f, 0.25f, 1.0f, 0.0f};
@@ -323,29 +338,23 @@ TEST(Replies, OfAProcessComeBackAsTheyWere) {
   result.ended = true;
   result.logprobs = {position(5), position(6), position(7)};
   result.scores = {position(8)};
-  spec::RoundResult other;
+  decode::RoundResult other;
   other.exhausted = true;
   other.finite = false;
-  StepResults step{{result, other}, {1.5, 2.5, {}}, {1, 2, 3, 4, 5, 6}, 9};
+  decode::StepResults step{{result, other}, {1.5, 2.5, {}}, {1, 2, 3, 4, 5, 6}, 9};
   step.times.arrived = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(123'456'789));
   Bytes bytes;
   append_reply(bytes, Loading{"Loading weights", 0.25});
-  append_reply(bytes, Traits{2, 16, 1024, {8, 16}, {3, 15}, "NVIDIA H200"});
   append_reply(bytes, MaskQuestion{{{1, 2, 3}, {}, {4}}});
-  append_reply(bytes, step);
+  append_reply(bytes, Answer{step});
   const auto frames = frames_of(bytes);
   const auto at = [&](size_t i) { return *read_reply(frames.at(i)); };
   const auto loading = std::get<Loading>(at(0));
   EXPECT_TRUE(loading.phase == "Loading weights" && loading.fraction == 0.25);
-  const auto traits = std::get<Traits>(at(1));
-  EXPECT_TRUE(traits.depth == 2 && traits.block_size == 16 && traits.most_shared_rows == 1024);
-  EXPECT_EQ(traits.row_buckets, (std::vector<int32_t>{8, 16}));
-  EXPECT_EQ(traits.draft_lengths, (std::vector<int32_t>{3, 15}));
-  EXPECT_EQ(traits.device, "NVIDIA H200");
-  EXPECT_EQ(std::get<MaskQuestion>(at(2)).drafted, (std::vector<std::vector<TokenId>>{{1, 2, 3}, {}, {4}}));
-  const auto back = std::get<StepResults>(at(3));
+  EXPECT_EQ(std::get<MaskQuestion>(at(1)).drafted, (std::vector<std::vector<TokenId>>{{1, 2, 3}, {}, {4}}));
+  const auto back = std::get<decode::StepResults>(std::get<Answer>(at(2)).answer);
   ASSERT_EQ(back.results.size(), 2u);
-  const spec::RoundResult& one = back.results[0];
+  const decode::RoundResult& one = back.results[0];
   EXPECT_TRUE(one.tokens == result.tokens && one.drafted == 4 && one.confidence == result.confidence);
   EXPECT_TRUE(one.accepted == 2 && one.ended && !one.exhausted && one.finite);
   ASSERT_TRUE(one.logprobs.size() == 3 && one.scores.size() == 1);
@@ -359,7 +368,7 @@ TEST(Replies, OfAProcessComeBackAsTheyWere) {
   EXPECT_EQ(back.experts_touched, 9);
   std::minstd_rand random(5);
   for (int i = 0; i < 20'000; ++i) {
-    net::Frame frame = frames[random() % 4];
+    net::Frame frame = frames[random() % 3];
     frame.payload[random() % frame.payload.size()] = static_cast<std::byte>(random());
     if (random() % 4 == 0) frame.payload.resize(random() % (frame.payload.size() + 3));
     const auto reply = read_reply(frame);
@@ -378,7 +387,6 @@ TEST(Assignments, ComeBackAsTheyWereAndTellWhatDiffers) {
   options.memory_fraction = 0.25;
   options.prefix_cache = false;
   options.dummy_weights = 0;
-  options.simulate_acceptance = SimulatedAcceptance{{{0, 0.5}, {30, 0.75}}, 2};
   options.verify = {VerifyPolicy::Kind::kFixed, 3};
   append_assignment(bytes, {options, 1 << 30, {{"--dtype", "bfloat16"}, {"the files", "ab"}}, {400, 0, 17}});
   const auto frame = frames_of(bytes).at(0);
@@ -387,9 +395,6 @@ TEST(Assignments, ComeBackAsTheyWereAndTellWhatDiffers) {
   EXPECT_EQ(back.options.model_dir, "models/one");
   EXPECT_TRUE(back.options.kv_cache_dtype == KvCacheType::kFp8 && back.options.max_num_seqs == 17);
   EXPECT_TRUE(back.options.memory_fraction == 0.25 && !back.options.prefix_cache && back.options.dummy_weights == 0u);
-  const auto& phases = back.options.simulate_acceptance->phases;
-  EXPECT_TRUE(phases.size() == 2 && phases[1].from_step == 30 && phases[1].p == 0.75);
-  EXPECT_EQ(back.options.simulate_acceptance->confidence_odds, 2);
   EXPECT_TRUE(back.options.verify.kind == VerifyPolicy::Kind::kFixed && back.options.verify.tokens == 3);
   Bytes again;
   append_assignment(again, back);
@@ -406,7 +411,7 @@ TEST(Assignments, ComeBackAsTheyWereAndTellWhatDiffers) {
 }
 
 TEST(Digest, TellsResultsApart) {
-  std::vector<spec::RoundResult> one(2);
+  std::vector<decode::RoundResult> one(2);
   one[0].tokens = {1, 2};
   auto other = one;
   EXPECT_EQ(digest_of(one), digest_of(other));

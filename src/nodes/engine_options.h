@@ -1,5 +1,5 @@
-// EngineOptions for a process that this program starts. Both are the same program, so that numbers of enumerations mean
-// the same.
+// EngineOptions for a process that this program starts. Both are the same program, so enumerators have the same
+// numbers.
 #pragma once
 
 #include <volley/engine.h>
@@ -8,7 +8,7 @@
 
 namespace volley::nodes {
 
-// All but the callbacks and device_command.
+// All options but the callbacks and device_command.
 void put_options(net::ByteWriter& w, const EngineOptions& options);
 EngineOptions take_options(net::ByteReader& r);
 

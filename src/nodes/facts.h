@@ -1,4 +1,4 @@
-// What must be the same in all processes of an engine: a sentence names it where it is not.
+// Facts that must be the same in all processes of an engine; an error names the one that differs.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ std::vector<Fact> take_facts(net::ByteReader& r);
 struct Difference {
   std::string name, here, there;  // "nothing": it is not there at all
 };
-// What differs first; nothing: they are the same, in any order.
+// The first difference; no value if the facts are the same, in any order.
 std::optional<Difference> first_difference(const std::vector<Fact>& here, const std::vector<Fact>& there);
 
 }  // namespace volley::nodes

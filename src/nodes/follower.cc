@@ -1,14 +1,11 @@
 #include "nodes/follower.h"
 
-#include <new>
-
-#include "base/allocation_retry.h"
 #include "nodes/meeting.h"
 
 namespace volley::nodes {
 namespace {
 
-// Node 0 waits for results before it sends much more than this: more means that it is broken.
+// Node 0 waits for results before it sends much more than this, so a longer backlog means that it is broken.
 constexpr size_t kMostWaiting = size_t{1} << 30;
 
 }  // namespace
@@ -32,12 +29,12 @@ void Follower::set_hooks(Hooks hooks) {
 
 Status Follower::hear(const net::Frame& frame, bool& ended) {
   VOLLEY_ASSIGN(Call call, read_call(frame, limits_));
-  if (auto* masks = std::get_if<Masks>(&call)) {
+  if (auto* masks = std::get_if<Masks>(&call.message)) {
     const std::lock_guard lock(hooks_mutex_);
     if (!hooks_.on_masks) return invalid_argument("masks came before there was a step");
     return hooks_.on_masks(std::move(masks->words));
   }
-  ended = std::holds_alternative<End>(call);
+  ended = std::holds_alternative<End>(call.message);
   const std::lock_guard lock(mutex_);
   const size_t bytes = sizeof(Call) + frame.payload.size();
   bytes_ += bytes;
@@ -49,22 +46,13 @@ Status Follower::hear(const net::Frame& frame, bool& ended) {
 
 void Follower::listen() {
   for (bool ended = false; !ended;) {
-    Status heard;
-    bool connected = false;
-    try {
-      const Result<net::Frame> frame = net::receive_frame(*leader_, kMostCallBytes);
-      connected = frame.ok();
-      heard = connected ? hear(*frame, ended) : Status(frame.error());
-    } catch (const std::bad_alloc&) {
-      heard = Error{ErrorCode::kResourceExhausted, "no memory"};
-    }
+    const Result<net::Frame> frame = net::receive_frame(*leader_, kMostCallBytes);
+    const Status heard = frame.ok() ? hear(*frame, ended) : Status(frame.error());
     if (heard.ok()) continue;
-    if (connected) {  // node 0 cannot know else
-      (void)retry_allocation([&] { (void)send(Failed{heard.error().message}); }, kMemoryPatience);
-    }
+    if (frame.ok()) (void)send(Failed{heard.error().message});  // node 0 cannot know otherwise
     {
       const std::lock_guard lock(mutex_);
-      if (!retry_allocation([&] { lost_ = heard.error().message; }, kMemoryPatience)) lost_ = "no memory";
+      lost_ = heard.error().message;
       changed_.notify_all();
     }
     leader_->shut_down();
@@ -96,15 +84,15 @@ Result<Call> Follower::next() {
   return call;
 }
 
-Status Follower::send(const Reply& reply) {
+Status Follower::send(Reply reply) {
   Bytes out;
-  append_reply(out, reply);
+  append_reply(out, std::move(reply));
   const std::lock_guard lock(send_mutex_);
   return leader_->send(out);
 }
 
-Status Follower::reply(const Reply& reply) {
-  const Status sent = send(reply);
+Status Follower::reply(Reply reply) {
+  const Status sent = send(std::move(reply));
   if (sent.ok()) return {};
   const std::lock_guard lock(mutex_);
   if (lost_.empty()) lost_ = sent.error().message;

@@ -11,9 +11,9 @@
 namespace volley::nodes {
 namespace {
 
-constexpr std::chrono::seconds kIntroduction(5);        // for whoever has connected to say who it is
-constexpr std::chrono::milliseconds kBetweenReads(10);  // while somebody may
-constexpr size_t kMostSilent = 64;                      // beyond these the one that came first goes
+constexpr std::chrono::seconds kIntroduction(5);        // for a new connection's introduction
+constexpr std::chrono::milliseconds kBetweenReads(10);  // while an introduction may still arrive
+constexpr size_t kMostSilent = 64;                      // beyond so many, the oldest connection is dropped
 constexpr size_t kHead = 2 * sizeof(uint32_t), kPiece = 64 << 10;
 
 std::array<uint32_t, 2> head_of(const std::vector<std::byte>& bytes) {
@@ -24,7 +24,7 @@ std::array<uint32_t, 2> head_of(const std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-// Memory is taken as bytes come, not as they are claimed.
+// Memory is allocated as bytes arrive, not as they are claimed.
 Introductions::Said Introductions::read(Silent& silent) const {
   std::vector<std::byte>& bytes = silent.bytes;
   for (;;) {

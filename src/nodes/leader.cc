@@ -1,9 +1,7 @@
 #include "nodes/leader.h"
 
-#include <new>
 #include <system_error>
 
-#include "base/allocation_retry.h"
 #include "device/fault.h"
 #include "nodes/meeting.h"
 
@@ -11,7 +9,7 @@ namespace volley::nodes {
 namespace {
 
 constexpr size_t kFlushBytes = 64 << 10;
-constexpr size_t kMostReplies = 1000;  // that nobody has asked for yet
+constexpr size_t kMostReplies = 1000;  // replies that no call has asked for yet
 
 }  // namespace
 
@@ -28,7 +26,7 @@ Leader::Leader(std::vector<std::unique_ptr<net::Connection>> nodes) : nodes_(nod
   }
 }
 
-// Nodes that were told to end get a while to read it.
+// Nodes that were told to end get some time to read that.
 Leader::~Leader() {
   {
     std::unique_lock lock(mutex_);
@@ -71,7 +69,7 @@ std::string Leader::lost_within(std::chrono::milliseconds time) {
   return lost_;
 }
 
-// Keeps the next reply; or says why the node is lost.
+// Keeps the next reply, or records why the node is lost.
 std::string Leader::hear(size_t node) {
   const Result<net::Frame> frame = net::receive_frame(*nodes_[node].connection, kMostReplyBytes);
   if (!frame.ok()) return frame.error().message;
@@ -87,13 +85,9 @@ std::string Leader::hear(size_t node) {
 void Leader::listen(size_t node) {
   std::string why;
   do {
-    try {
-      why = hear(node);
-    } catch (const std::bad_alloc&) {
-      why = "no memory";  // a string keeps it in itself
-    }
+    why = hear(node);
   } while (why.empty());
-  (void)retry_allocation([&] { lose(node, why); }, kMemoryPatience);
+  lose(node, why);
   const std::lock_guard lock(mutex_);
   nodes_[node].listens = false;
   changed_.notify_all();
@@ -127,6 +121,10 @@ T Leader::take(size_t node) {
   nodes_[node].replies.pop_front();
   lock.unlock();
   if (auto* wanted = std::get_if<T>(&reply)) return std::move(*wanted);
+  throw_other_answer(node);
+}
+
+void Leader::throw_other_answer(size_t node) {
   lose(node, "it answers something else than it was asked");
   throw DeviceFault("Node " + std::to_string(node + 1) + " answers something else than it was asked.");
 }
@@ -158,66 +156,22 @@ void Leader::flush() {
   if (!lost_.empty()) throw DeviceFault(lost_);
 }
 
-void Leader::append_done() {
+void Leader::tell(const decode::Command& command) {
+  append_call(out_, command);
   if (out_.size() >= kFlushBytes) flush();
 }
 
-void Leader::start_slot(int32_t slot, const spec::SlotStart& start) {
-  append_start_slot(out_, slot, start);
-  flush();
-}
-
-void Leader::reserve(std::span<const spec::RoundSegment> segments) {
-  append_reserve(out_, segments);
-  flush();
-}
-
-Status Leader::answers() {
-  Status status;
+decode::Answer Leader::answers(decode::Answer own) {
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    Answer answer = take<Answer>(i);
-    if (status.ok()) status = std::move(answer.status);
+    decode::Answer answer = take<Answer>(i).answer;
+    if (answer.index() != own.index()) throw_other_answer(i);
+    if (decode::is_refusal(answer) && !decode::is_refusal(own)) own = std::move(answer);
   }
-  return status;
-}
-
-void Leader::clear_slot(int32_t slot) {
-  append_clear_slot(out_, slot);
-  append_done();
-}
-
-void Leader::set_page(int32_t slot, size_t group, int32_t index, PageId page) {
-  append_set_page(out_, slot, group, index, page);
-  append_done();
-}
-
-void Leader::save_state(int32_t slot, PageId snapshot) {
-  append_save_state(out_, slot, snapshot);
-  append_done();
-}
-
-void Leader::restore_state(PageId snapshot, int32_t slot) {
-  append_restore_state(out_, snapshot, slot);
-  append_done();
-}
-
-void Leader::copy_page(size_t group, PageId from, PageId to) {
-  append_copy_page(out_, group, from, to);
-  append_done();
-}
-
-void Leader::enqueue(std::span<const spec::RoundSegment> segments, const spec::VerifyBudget& budget, bool waits) {
-  append_enqueue(out_, segments, budget, waits);
-  flush();
+  return own;
 }
 
 void Leader::masks(std::span<const uint32_t> words) {
-  append_masks(out_, words);
-  flush();
-}
-
-void Leader::wait() {
-  append_wait(out_);
+  append_call(out_, Masks{{words.begin(), words.end()}});
   flush();
 }
 
@@ -233,8 +187,8 @@ void Leader::end() {
     if (!lost_.empty()) return;
     ending_ = true;
   }
-  append_end(out_);
-  for (const Node& node : nodes_) (void)node.connection->send(out_);  // who is gone needs no end
+  append_call(out_, End{});
+  for (const Node& node : nodes_) (void)node.connection->send(out_);  // a node that is gone needs no End
   out_.clear();
 }
 

@@ -1,5 +1,5 @@
-// Protects that a follower hears node 0's calls in order and answers them, and that either side learns of the other's
-// end while it waits.
+// Protects: a follower gets node 0's calls in order and answers them, and either side learns of the other's end while
+// it waits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,26 +39,27 @@ std::vector<std::unique_ptr<net::Connection>> one(std::unique_ptr<net::Connectio
 }
 
 const std::vector<TokenId> kPrompt = {1, 2};
-spec::SlotStart start() {
-  spec::SlotStart start;
+decode::SlotStart start() {
+  decode::SlotStart start;
   start.sampling.prompt_length = 2;
   start.limits.max_tokens = 5;
   start.prompt = kPrompt;
   return start;
 }
 
-// What a node does with its calls, but for computing.
+// A node's handling of its calls, without computing.
 void answer_all(Follower& follower, std::vector<size_t>& kinds) {
   for (;;) {
     auto call = follower.next();
     ASSERT_TRUE(call.ok()) << call.error().message;
-    kinds.push_back(call->index());
-    if (std::holds_alternative<End>(*call)) return;
-    if (const auto* started = std::get_if<StartSlot>(&*call)) {
+    if (std::holds_alternative<End>(call->message)) return;
+    const auto& command = std::get<decode::Command>(call->message);
+    kinds.push_back(command.index());
+    if (const auto* started = std::get_if<decode::StartSlot>(&command)) {
       const bool room = started->slot != 3;
       ASSERT_TRUE(follower.reply(Answer{room ? Status() : resource_exhausted("no room on the other node")}).ok());
     }
-    if (std::holds_alternative<Wait>(*call)) {
+    if (std::holds_alternative<decode::Wait>(command)) {
       ASSERT_TRUE(follower.reply(Report{7, 8}).ok());
     }
   }
@@ -76,31 +77,34 @@ TEST(Link, BringsCallsInOrderAndAnswersBack) {
                           return {};
                         },
                         {}});
-    ASSERT_TRUE(follower.reply(Ready{2, 30, 20, 10}).ok());
+    ASSERT_TRUE(follower.reply(Ready{2, 30, 20, 10, {}, {}}).ok());
     answer_all(follower, kinds);
   });
   const auto ready = leader.ready();
   ASSERT_TRUE(ready.ok()) << ready.error().message;
   EXPECT_TRUE(ready->threads == 2 && ready->weight_bytes == 30 && ready->target_bytes == 20);
-  leader.set_page(0, 0, 1, PageId(3));
-  leader.start_slot(2, start());
-  EXPECT_TRUE(leader.answers().ok());
-  leader.start_slot(3, start());
-  const Status refused = leader.answers();
+  leader.tell(decode::SetPage{0, 0, 1, PageId(3)});
+  leader.tell(decode::StartSlot{2, start()});
+  leader.flush();
+  EXPECT_FALSE(decode::is_refusal(leader.answers(Status())));
+  leader.tell(decode::StartSlot{3, start()});
+  leader.flush();
+  const auto refused = std::get<Status>(leader.answers(Status()));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
-  leader.clear_slot(2);
+  leader.tell(decode::ClearSlot{2});
   leader.masks(std::vector<uint32_t>{5, 6});
-  leader.wait();
+  leader.tell(decode::Wait{});
+  leader.flush();
   const auto reports = leader.reports();
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_TRUE(reports[0].digest == 7 && reports[0].experts_touched == 8);
   leader.end();
   node.join();
   EXPECT_EQ(masks, (std::vector<uint32_t>{5, 6}));
-  const auto kind = [](const Call& call) { return call.index(); };
-  EXPECT_EQ(kinds, (std::vector<size_t>{kind(SetPage{}), kind(StartSlot{}), kind(StartSlot{}), kind(ClearSlot{}),
-                                        kind(Wait{}), kind(End{})}));
+  const auto kind = [](const decode::Command& command) { return command.index(); };
+  EXPECT_EQ(kinds, (std::vector<size_t>{kind(decode::SetPage{}), kind(decode::StartSlot{}), kind(decode::StartSlot{}),
+                                        kind(decode::ClearSlot{}), kind(decode::Wait{})}));
 }
 
 TEST(Link, ANodeThatIsGoneEndsEveryWait) {
@@ -115,7 +119,8 @@ TEST(Link, ANodeThatIsGoneEndsEveryWait) {
   EXPECT_THROW(leader.reports(), DeviceFault);
   node.join();
   EXPECT_THAT(lost.get_future().get(), HasSubstr("is gone: the connection ended"));
-  EXPECT_THROW(leader.wait(), DeviceFault);
+  leader.tell(decode::Wait{});
+  EXPECT_THROW(leader.flush(), DeviceFault);
   const auto ready = leader.ready();
   ASSERT_FALSE(ready.ok());
   EXPECT_THAT(ready.error().message, HasSubstr("Node 1 at 127.0.0.1:"));
@@ -157,7 +162,15 @@ TEST(Link, AnAnswerThatNobodyAskedForEndsIt) {
   Leader leader(one(std::move(pair.leader)));
   Follower follower(std::move(pair.follower), limits());
   ASSERT_TRUE(follower.reply(Report{}).ok());
-  EXPECT_THROW(leader.answers(), DeviceFault);
+  EXPECT_THROW(leader.answers(Status()), DeviceFault);
+}
+
+TEST(Link, AnAnswerToAnotherCommandEndsIt) {
+  Pair pair = connected();
+  Leader leader(one(std::move(pair.leader)));
+  Follower follower(std::move(pair.follower), limits());
+  ASSERT_TRUE(follower.reply(Answer{decode::StepResults()}).ok());
+  EXPECT_THROW(leader.answers(Status()), DeviceFault);
 }
 
 TEST(Link, TheFirstNodesEndEndsTheOthers) {
@@ -182,9 +195,9 @@ TEST(Link, WhatCannotBeReadEndsIt) {
     Follower follower(std::move(pair.follower), limits());
     Bytes bytes;
     if (masks) {
-      append_masks(bytes, std::vector<uint32_t>{1});  // nobody can take them yet
+      append_call(bytes, Masks{{1}});  // no hook can take them yet
     } else {
-      append_clear_slot(bytes, 99);
+      append_call(bytes, decode::ClearSlot{99});
     }
     ASSERT_TRUE(pair.leader->send(bytes).ok());
     const auto call = follower.next();

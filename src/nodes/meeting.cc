@@ -20,7 +20,7 @@ enum Kind : uint32_t { kHello = 1, kWelcome, kRefusal, kSums };
 
 constexpr uint64_t kMagic = 0x31534e59454c4c56;  // "VLLEYNS1"
 constexpr size_t kMostMessage = 1 << 20, kMostText = 8 << 10, kMostNumbers = 1024;
-constexpr std::chrono::milliseconds kBetweenLooks(200);  // at whether those who have come are still there
+constexpr std::chrono::milliseconds kBetweenLooks(200);  // between checks that the nodes met so far are still there
 
 struct Hello {
   uint32_t protocol = kProtocol;  // another one: nothing but it and the node was read
@@ -31,7 +31,7 @@ struct Hello {
 };
 
 struct Welcome {
-  uint64_t session = 0;  // by which connections for sums know that they belong together
+  uint64_t session = 0;  // by which connections for sums show that they belong together
   std::vector<int64_t> least;
   std::vector<net::Address> sums;  // of each node; node 0's is the master's
 };
@@ -47,7 +47,7 @@ std::vector<std::byte> encoded(const Hello& hello) {
   return w.bytes();
 }
 
-// Nothing: it is no node of ours.
+// No value: not one of our nodes.
 std::optional<Hello> read_hello(const net::Frame& frame) {
   ByteReader r(frame.payload);
   if (frame.kind != kHello || r.take<uint64_t>() != kMagic) return std::nullopt;
@@ -104,7 +104,7 @@ std::string node_name(int node) {
   return "node " + std::to_string(node);
 }
 
-// What differs first; empty: nothing.
+// The first difference; empty: none.
 std::string difference(const std::vector<Fact>& here, const Hello& hello) {
   const auto sentence = [node = hello.node](const std::string& what, const std::string& theirs,
                                             const std::string& ours) {
@@ -129,12 +129,12 @@ std::string list_missing(const std::vector<std::optional<Hello>>& hellos) {
 void refuse(net::Connection& connection, const std::string& sentence) {
   ByteWriter w;
   w.put_string(sentence);
-  (void)net::send_frame(connection, kRefusal, w.bytes());  // where it is gone nobody misses it
+  (void)net::send_frame(connection, kRefusal, w.bytes());  // a node that is gone does not matter here
 }
 
-using Check = std::function<Status()>;  // whether those who have come are still there
+using Check = std::function<Status()>;  // between checks that the nodes met so far are still there
 
-// The next connection for sums, and whose it is: of those who know the session.
+// The next connection for sums, and its node: of those with the session's number.
 struct Sums {
   std::unique_ptr<net::Connection> connection;
   int node = 0;
@@ -156,7 +156,7 @@ comm::NodeLink link_to(const Place& place, int node, std::unique_ptr<net::Connec
   return {std::move(connection), place.first_rank(node), place.ranks_each()};
 }
 
-// Connections of the nodes behind this one. listener: null for the last.
+// Connections to the nodes after this one. listener: null for the last.
 Status accept_later_nodes(const Place& place, net::Listener* listener, uint64_t session, net::Deadline deadline,
                           const Check& others, std::vector<comm::NodeLink>& links) {
   std::vector<bool> come(static_cast<size_t>(place.nodes));
@@ -175,7 +175,7 @@ Status accept_later_nodes(const Place& place, net::Listener* listener, uint64_t 
   return {};
 }
 
-// Why this newcomer is none of the nodes that are waited for; empty: it is one.
+// Why this newcomer is not one of the missing nodes; empty: it is.
 std::string objection(const Place& place, const Hello& hello) {
   if (hello.protocol != kProtocol) return difference({}, hello);
   if (hello.node >= 1 && hello.node < place.nodes) return "";
@@ -191,13 +191,13 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
   std::vector<std::unique_ptr<net::Connection>> connections(nodes);
   Welcome welcome;
   Introductions introductions(*listener, kMostMessage);
-  std::string refused;  // what was said to the last who was
+  std::string refused;  // the answer to the last newcomer that was one
   std::random_device random;
   welcome.session = (uint64_t{random()} << 32) | random();
   for (;;) {
-    for (size_t i = 1; i < nodes; ++i) {  // after the last has come, too: another may have gone since
+    for (size_t i = 1; i < nodes; ++i) {  // after the last has arrived, too: another may have gone since
       if (!connections[i] || !connections[i]->has_ended()) continue;
-      connections[i].reset();  // it may be started again
+      connections[i].reset();  // the node may be started again
       hellos[i].reset();
     }
     if (std::all_of(hellos.begin() + 1, hellos.end(), [](const auto& hello) { return hello.has_value(); })) break;
@@ -212,8 +212,8 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
     }
     std::unique_ptr<net::Connection> connection = std::move(newcomer->connection);
     std::optional<Hello> hello = read_hello(newcomer->frame);
-    if (!hello) continue;  // whoever it is, it is no node
-    // It may be of an older engine, or none at all: those that are waited for may come yet.
+    if (!hello) continue;  // not a node, whoever sent it
+    // The newcomer may be of an older engine, or no node at all: the missing nodes may still arrive.
     if (std::string sentence = objection(place, *hello); !sentence.empty()) {
       refuse(*connection, sentence);
       refused = std::move(sentence);
@@ -223,11 +223,11 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
       refuse(*connection, sentence);
       return invalid_argument(sentence);
     }
-    // No node of ours has the same facts and others of these.
+    // A node of ours with the same facts always sends this many numbers, none negative.
     if (hello->numbers.size() != numbers.size() || std::ranges::any_of(hello->numbers, [](int64_t n) { return n < 0; }))
       continue;
     const auto node = static_cast<size_t>(hello->node);
-    // One that was started again may come before its end shows here.
+    // A restarted node may connect before the end of its old connection shows here.
     if (connections[node]) refuse(*connections[node], "Another " + node_name(hello->node) + " has come in its place.");
     hellos[node] = std::move(hello);
     connections[node] = std::move(connection);
@@ -285,7 +285,8 @@ Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, con
                        "--master-port.");
   }
   std::unique_ptr<net::Connection> first = std::move(*connected);
-  // The nodes behind this one come to the address by which this one is known; where there are none, nobody may.
+  // The nodes after this one connect to the address by which node 0 sees this one; if there are none, no node may
+  // connect.
   std::unique_ptr<net::Listener> listener;
   if (place.node + 1 < place.nodes) {
     VOLLEY_ASSIGN(listener, net::Listener::bind({first->local_host(), 0}));
@@ -314,7 +315,7 @@ Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, con
                           [](int64_t least, int64_t own) { return least >= 0 && least <= own; })) {
     return gone(internal_error("its numbers are others"));
   }
-  welcome.sums[0] = first->peer();  // the name may mean another address by now, and need long to say so
+  welcome.sums[0] = first->peer();  // the name may resolve to another address by now, and slowly
   Links links;
   links.least = std::move(welcome.least);
   const Check others = [&]() -> Status {

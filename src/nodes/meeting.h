@@ -1,6 +1,6 @@
-// How the processes of one engine find one another, and find out that they are of one kind. Node 0 listens at an
-// address that all know; the others say who they are and what they run. Nobody is asked for a password: the network
-// must be trusted.
+// How the processes of one engine find one another, and check that they run the same model and options. Node 0 listens
+// at an address that all know; the others send their number and their facts. There is no password: the network must be
+// trusted.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace volley::nodes {
 
-inline constexpr uint32_t kProtocol = 1;  // of all messages; another one is refused
-// On connections for calls: whoever does not take them for so long is gone.
+inline constexpr uint32_t kProtocol = 2;  // version of all messages; others are refused
+// On connections for calls: a peer that accepts no data for so long is treated as gone.
 inline constexpr std::chrono::seconds kMostSilence(4);
 
-// Which process this is. All have as many ranks, in the order of the nodes.
+// This process's place. All nodes have the same number of ranks, in the order of the nodes.
 struct Place {
   int nodes = 1, node = 0;
-  int ranks = 1;  // of all nodes
+  int ranks = 1;  // ranks of all nodes
   net::Address master;
 
   int ranks_each() const { return ranks / nodes; }
@@ -27,15 +27,15 @@ struct Place {
 };
 
 struct Links {
-  // For calls and answers: of node 0 to nodes 1, 2, …; of another one to node 0 alone.
+  // For calls and answers: on node 0 the connections to nodes 1, 2, …; on another node the one to node 0.
   std::vector<std::unique_ptr<net::Connection>> calls;
   std::vector<comm::NodeLink> sums;  // to every other node
-  std::vector<int64_t> least;        // of each of `numbers` the least that a node has said
+  std::vector<int64_t> least;        // for each of `numbers`, the least that a node sent
 };
 
-// Returns when all nodes have come. numbers: as many on all nodes, unless a fact differs. kInvalidArgument: nodes
-// differ, or the address cannot be listened at; kUnavailable: not all have come before the deadline, or one has gone.
-// Who speaks another protocol is refused, and waited for.
+// Returns when all nodes have met. numbers: equally many on all nodes, unless a fact differs. kInvalidArgument: nodes
+// differ, or the address cannot be listened at. kUnavailable: a node is missing at the deadline, or has gone. A node
+// with another protocol is refused, and waited for.
 Result<Links> meet(const Place& place, const std::vector<Fact>& facts, const std::vector<int64_t>& numbers,
                    net::Deadline deadline);
 

@@ -1,4 +1,4 @@
-// Protects that nodes find one another, whoever comes first, and that those that do not fit together say why.
+// Protects: nodes find one another in any order of arrival, and nodes that do not fit together report why.
 #include "nodes/meeting.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ net::Deadline soon() {
 struct Said {
   std::vector<Fact> facts = {{"--dtype", "bfloat16"}, {"--page-size", "16"}};
   std::vector<int64_t> numbers = {10, 20};
-  std::function<void()> before = [] {};  // it comes
+  std::function<void()> before = [] {};  // the connection arrives
 };
 
 std::vector<Result<Links>> met(const std::vector<Said>& said, uint16_t port, int ranks,
@@ -59,7 +59,7 @@ TEST(Meeting, ConnectsEveryNodeWithEveryOther) {
     EXPECT_EQ(all[i]->calls.size(), i == 0 ? 3u : 1u);
     ASSERT_EQ(all[i]->sums.size(), 3u);
   }
-  // Each end of a connection for sums is where the other end says.
+  // Both ends of a connection for sums name the same address.
   for (size_t i = 0; i < all.size(); ++i) {
     for (const comm::NodeLink& link : all[i]->sums) {
       const auto node = static_cast<uint32_t>(i);
@@ -99,7 +99,7 @@ TEST(Meeting, NamesWhatDiffers) {
   EXPECT_THAT(fewer[1].error().message, HasSubstr("--page-size: nothing there, 16 on node 0"));
 }
 
-// A few bytes from anywhere end no start, and the end says what they were.
+// A few stray bytes do not end the start, and the final error says what they were.
 TEST(Meeting, WaitsOnAfterAnotherProtocol) {
   const net::PortForTest own;
   const uint16_t port = own.number();
@@ -127,7 +127,7 @@ TEST(Meeting, WaitsOnAfterAnotherProtocol) {
               HasSubstr("The last that was refused: Node 1 differs from node 0 in the protocol"));
 }
 
-// Each of them would take five seconds, one after the other, and the start longer than it may.
+// One after the other, each would take five seconds, and the start longer than allowed.
 TEST(Meeting, WhoSaysNothingKeepsNobodyWaiting) {
   const net::PortForTest own;
   const uint16_t port = own.number();
@@ -167,7 +167,7 @@ TEST(Meeting, SaysWhoHasNotCome) {
   EXPECT_THAT(alone.error().message, HasSubstr("Node 0 must be started"));
 }
 
-// A port is open to whoever finds it.
+// Any client may connect to an open port.
 TEST(Meeting, GoesOnAfterStrangers) {
   const net::PortForTest own;
   const uint16_t port = own.number();
@@ -184,7 +184,7 @@ TEST(Meeting, GoesOnAfterStrangers) {
   for (const auto& result : met(said, port, 2)) EXPECT_TRUE(result.ok()) << result.error().message;
 }
 
-// The address may be another service's.
+// The address may belong to another service.
 TEST(Meeting, SaysThatAStrangerIsNoNode) {
   const auto listener = std::move(*net::Listener::bind({"127.0.0.1", 0}));
   for (const bool framed : {false, true}) {
@@ -205,7 +205,7 @@ TEST(Meeting, SaysThatAStrangerIsNoNode) {
   }
 }
 
-// Its name may be known later than it starts.
+// A node's name may become known only after it starts.
 TEST(Meeting, TheFirstWaitsForItsOwnName) {
   const auto deadline = net::after(std::chrono::seconds(1));
   const auto met = meet({2, 0, 2, {"192.0.2.1", 29501}}, Said().facts, Said().numbers, deadline);
@@ -226,7 +226,7 @@ TEST(Meeting, RefusesANodeThatCannotBe) {
   for (const auto& result : met(said, port, 2)) EXPECT_TRUE(result.ok()) << result.error().message;
 }
 
-// It may be started again while the others come.
+// A node may be restarted while the others are still arriving.
 TEST(Meeting, WaitsAgainForANodeThatIsGone) {
   const net::PortForTest own;
   const uint16_t port = own.number();
@@ -236,13 +236,14 @@ TEST(Meeting, WaitsAgainForANodeThatIsGone) {
   auto first = std::async(std::launch::async, [&] { return start(0, soon()); });
   EXPECT_FALSE(start(1, net::after(std::chrono::seconds(3))).ok());
   auto third = std::async(std::launch::async, [&] { return start(2, soon()); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it comes first as a rule: then all seem to be there
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // usually the old one comes first
   const auto again = start(1, soon());
-  const auto one = first.get(), three = third.get();  // nobody goes before all have met
+  const auto one = first.get(), three = third.get();  // no node leaves before all have met
   for (const auto* met : {&one, &again, &three}) EXPECT_TRUE(met->ok()) << met->error().message;
 }
 
-// Its first process is gone, or was started by mistake: the later one counts. Of two that come at once it is either.
+// The node's first process is gone, or was started by mistake: the later one counts. Of two that come at once, either
+// may.
 TEST(Meeting, TakesANodeThatWasStartedAgain) {
   const net::PortForTest own;
   const uint16_t port = own.number();
@@ -251,7 +252,7 @@ TEST(Meeting, TakesANodeThatWasStartedAgain) {
   said[2].before = [heard = refused.get_future().share()] {
     EXPECT_THAT(heard.get(), HasSubstr("Another node 1 has come in its place"));
   };
-  std::vector<Result<Links>> came;  // nobody goes before all have met
+  std::vector<Result<Links>> came;  // no node leaves before all have met
   std::mutex mutex;
   const auto come = [&](Result<Links> result) {
     const std::lock_guard lock(mutex);

@@ -1,4 +1,4 @@
-// What the CPU has beyond what Highway 1.0.3 dispatches on. Read once; the environment variable VOLLEY_DISABLE_BF16
+// CPU features beyond those that Highway 1.0.3 dispatches on. Read once; the environment variable VOLLEY_DISABLE_BF16
 // (base/environment.h) hides the bf16 dot product, so that tests on a machine that has it also run the other path.
 #pragma once
 
@@ -6,13 +6,13 @@
 
 namespace volley::ops {
 
-// AVX-512 BF16 (vdpbf16ps), and everything of AVX-512 that the kernels beside it use (F, BW, VL, DQ).
+// AVX-512 BF16 (vdpbf16ps), and all parts of AVX-512 that the kernels beside it use (F, BW, VL, DQ).
 bool cpu_has_avx512_bf16();
 
-// The same and look-ups of bytes in tables of 128 (VBMI): every CPU that has vdpbf16ps but Cooper Lake.
+// The same with look-ups of bytes in tables of 128 (VBMI): every CPU with vdpbf16ps except Cooper Lake.
 bool cpu_has_avx512_vbmi();
 
-// E.g. "AVX3 + BF16", "AVX2", "SSE4": what the kernels of this process run on.
+// E.g. "AVX3 + BF16", "AVX2", "SSE4": the instruction set of this process's kernels.
 std::string cpu_instruction_set();
 
 }  // namespace volley::ops

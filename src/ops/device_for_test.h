@@ -50,6 +50,21 @@ class DeviceTensor {
   Buffer buffer_;
 };
 
+// Tests with the CPU or a GPU as their parameter.
+class OnEachDevice : public testing::TestWithParam<DeviceKind> {
+ protected:
+  void SetUp() override {
+    auto device = GetParam() == DeviceKind::kCpu ? make_cpu_device(1) : make_cuda_device(0);
+    if (!device.ok()) GTEST_SKIP() << "needs a GPU: " << device.error().message;
+    device_ = std::move(*device);
+  }
+
+  std::unique_ptr<Device> device_;
+};
+#define VOLLEY_ON_EACH_DEVICE(suite)                                                               \
+  INSTANTIATE_TEST_SUITE_P(Devices, suite, ::testing::Values(DeviceKind::kCpu, DeviceKind::kCuda), \
+                           [](const auto& info) { return info.param == DeviceKind::kCpu ? "Cpu" : "Cuda"; })
+
 }  // namespace volley::ops
 
 // At the start of a test: `device` is a GPU, or the test is skipped by name.
@@ -58,3 +73,14 @@ class DeviceTensor {
   const auto device##_owner = ::volley::ops::cuda_device_for_test(why_skipped);  \
   if (device##_owner == nullptr) GTEST_SKIP() << "needs a GPU: " << why_skipped; \
   [[maybe_unused]] ::volley::Device& device = *device##_owner
+
+// A test that is built twice: for the CPU, and with VOLLEY_OPS_TEST_CUDA for a GPU. It begins with DEVICE_UNDER_TEST.
+#ifdef VOLLEY_OPS_TEST_CUDA
+#define DEVICE_UNDER_TEST VOLLEY_CUDA_DEVICE_OR_SKIP(device)
+#define DEVICE_TEST(suite, name) TEST(suite##Cuda, name)
+#else
+#define DEVICE_UNDER_TEST                        \
+  const auto device_owner = *make_cpu_device(2); \
+  Device& device = *device_owner
+#define DEVICE_TEST(suite, name) TEST(suite, name)
+#endif

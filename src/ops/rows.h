@@ -1,9 +1,9 @@
-// The rows of one pass of a network: whose they are, where they stand, and what their layers see. Every operation that
-// works on rows of several sequences takes this one description of them.
+// The rows of one pass of a network: their slots, their positions, and the positions that layers see. Every operation
+// that works on rows of several sequences takes this one description of them.
 //
-// Plain data, cheap to copy. All arrays are in the memory of the stream's device and belong to whoever made the pass
-// (spec::take_pass() takes them from scratch memory; fill_draft_rows() and fill_verify_rows() fill them); everybody
-// else only reads. On CUDA the host knows the counts and bounds alone.
+// Plain data, cheap to copy. All arrays are in the memory of the stream's device and belong to the maker of the pass
+// (decode::take_pass() takes them from scratch memory; fill_draft_rows() and fill_verify_rows() fill them); all other
+// code only reads. On CUDA the host knows only the counts and bounds.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct RowSegment {
   int32_t slot = 0;  // row of the page tables
 };
 
-// What the layers of one cache group see of the sequences.
+// The cache positions that the layers of one cache group see.
 struct RowView {
-  TensorView begin, end;  // [rows] int32: cache positions [begin, end), not empty; null views when no layer looks
+  TensorView begin, end;  // [rows] int32: cache positions [begin, end), not empty; null views if no layer reads them
   TensorView page_table;  // [slots, max pages] int32
 };
 
@@ -39,8 +39,8 @@ struct Rows {
 
   RowSegment* segments = nullptr;  // [n_segments]; entries may have no rows
   int32_t n_segments = 0;          // a bound on CUDA
-  int32_t max_segment_rows = 0;    // no segment has more
-  int32_t max_positions = 0;       // no row sees a position from here on
+  int32_t max_segment_rows = 0;    // the most rows of any segment
+  int32_t max_positions = 0;       // no row sees a position from this one on
 
   RowView views[kMaxViews];
 };

@@ -28,7 +28,7 @@ Status Scheduler::State::check_fits(int64_t prompt, int64_t max_tokens) const {
                             ": shorten the prompt, ask for fewer tokens or give the engine more KV pages.");
 }
 
-// A preempted request whose tokens were all still cached: it verifies in this step already.
+// A preempted request whose tokens were all still cached verifies in this step already.
 void Scheduler::State::resume(Request& request, const VerifyLimit& limit, StepPlan& plan) {
   add_decoding(request, draft_of(request, limit.draft), plan);
   const auto place = std::ranges::find_if(plan.segments, [&](const PlannedSegment& other) {
@@ -38,12 +38,12 @@ void Scheduler::State::resume(Request& request, const VerifyLimit& limit, StepPl
   fit_drafts(limit, plan.decode_rows + rows_left(plan), plan);
 }
 
-// The last token's row is computed in any case: it chooses, or begins a verify step.
+// The last token's row is always computed: it chooses a token, or begins a verify step.
 kv::Lease Scheduler::State::cached_pages(const Request& request) {
   return cache.open(request.space(), request.tokens().first(request.tokens().size() - 1), request.reuses_prefix());
 }
 
-// All of its prompt where pages are kept, and of windows what its first chunks need.
+// Pages for the whole prompt in groups that keep whole sequences; in windows, for the first chunks.
 kv::Need Scheduler::State::need_to_start(const Request& request, int64_t cached) const {
   kv::Need need;
   need.computed = cached;
@@ -52,14 +52,14 @@ kv::Need Scheduler::State::need_to_start(const Request& request, int64_t cached)
   return need;
 }
 
-// Gives a waiting request a slot and the pages of its prefill and the rounds after it, from free and cached pages only.
-// False when there are too few; everything is then as before.
+// Gives a waiting request a slot and the pages of its prefill and of the rounds after it, from free and cached pages
+// only. Returns false, and changes nothing, when there are too few.
 bool Scheduler::State::start(Request& request, StepPlan& plan) {
   if (slots.empty()) return false;
   kv::Lease pages = cached_pages(request);
   if (!cache.grow(pages, need_to_start(request, pages.cached()))) {
-    // A page that is cached in part is kept to be copied, beside the page that it is copied to. Who is alone, and may
-    // need every page there is, does without.
+    // A hit inside a page holds the cached page and its copy at once. A request that runs alone may need every page, so
+    // then it starts without the hit.
     if (!running.empty()) return false;
     pages = {};
     pages = cache.open(request.space(), {}, false);
@@ -80,9 +80,7 @@ bool Scheduler::State::start(Request& request, StepPlan& plan) {
                       .from = *beginning.snapshot,
                       .to = {}});
   }
-  for (const kv::PageCopy& copy : beginning.copies) {
-    copies.push_back({.slot = {}, .group = copy.group, .from = copy.from, .to = copy.to});
-  }
+  copies.insert(copies.end(), beginning.copies.begin(), beginning.copies.end());
   const auto context = static_cast<int32_t>(request.resources().pages.optional_from());
   plan.started.push_back({.id = request.id(), .slot = request.slot(), .start = cached, .draft_context = context});
   return true;

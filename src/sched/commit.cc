@@ -28,7 +28,7 @@ void Scheduler::State::apply(std::span<const StepResult> results) {
     }
     finish_segment(segment, result);
   }
-  VOLLEY_CHECK_EQ(used, results.size());  // no result of a segment that chose nothing, or was not planned
+  VOLLEY_CHECK_EQ(used, results.size());  // its segment chose nothing, or was not planned
 }
 
 void Scheduler::State::forget(RequestId id) {
@@ -57,7 +57,7 @@ void Scheduler::State::finish_segment(const PlannedSegment& segment, const StepR
     }
   }
   if (prefilled && request.decoding()) shares.computed(segment.id);
-  // At once, not at the end: requests with the same prompt that are still waiting share it.
+  // The cache takes the pages now, not at the request's end: waiting requests with the same prompt share them.
   const int32_t shared = request.traits().shares_prompt ? shared_length(request, config.page_size) : request.length();
   if (prefilled && (request.decoding() || request.computed() >= shared)) {
     cache.keep(request.space(), request.computed_tokens(), request.resources().pages);

@@ -30,7 +30,7 @@ void FairShares::start(RequestId id, int64_t rows) {
   Entry& entry = entries_.at(id);
   Tenant& tenant = *entry.tenant;
   VOLLEY_CHECK(entry.queue == &tenant.waiting);
-  // Into its new queue first: a tenant that competes all the time keeps its clock.
+  // Joins the new queue before it leaves the old one, so the clock of a tenant that always competes is never reset.
   tenant.prefilling.emplace(entry.rank, id);
   tenant.waiting.erase(entry.rank);
   entry.queue = &tenant.prefilling;
@@ -70,7 +70,7 @@ void FairShares::remove(RequestId id) {
     last = --group->second.requests == 0;
     if (last) tenant.groups.erase(group);
   }
-  // Who ended early stays on the clock for as long as equal parts would have taken. Work that is not done does not.
+  // A request that ended early stays on the clock for as long as equal parts would have taken. Work given up does not.
   if (given_up && last) tenant.clock.forget(finish);
   if (given_up) leave(entry);
   --tenant.requests;
@@ -96,7 +96,7 @@ void FairShares::end_step() {
 FairShares::Tenant& FairShares::tenant_named(const std::string& name) {
   const auto found = tenants_.find(name);
   if (found != tenants_.end()) return found->second;
-  // A new one is as good as one that was away for long, so those need not be kept.
+  // A new tenant is treated like one that was away for long, so those entries need not be kept.
   std::erase_if(tenants_, [&](const auto& named) {
     return named.second.requests == 0 && named.second.spent <= floor_ - credit_;
   });
@@ -142,7 +142,7 @@ std::optional<RequestId> FairShares::Turns::next() {
   const Tenant& tenant = *last_->tenant;
   const bool waits = !pass_waiting_ && last_->waiting != tenant.waiting.end() &&
                      (last_->prefilling == tenant.prefilling.end() || last_->waiting->first < last_->prefilling->first);
-  // Past it before it is used: it may change its queue.
+  // Advances the iterator first, because the caller may move this request to another queue.
   return waits ? (last_->waiting++)->second : (last_->prefilling++)->second;
 }
 

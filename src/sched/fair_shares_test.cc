@@ -13,7 +13,7 @@ RequestTraits of(const std::string& tenant, uint64_t group = 0, int32_t priority
   return traits;
 }
 
-// The next `count` turns when everybody takes `rows` at once and starts with them.
+// The next `count` turns when each request starts at its turn and takes `rows` at once.
 std::vector<RequestId> turns(const FairShares& shares, int count, int64_t rows = 0) {
   std::vector<RequestId> ids;
   FairShares::Turns turns(shares);
@@ -55,7 +55,7 @@ TEST(FairShares, ShortPromptsComeFirstAndLongOnesAreNotForgotten) {
   shares.add(2, of(""), 1900);
   shares.add(3, of(""), 20);
   EXPECT_EQ(turns(shares, 9), (std::vector<RequestId>{3, 1, 2}));
-  // Prompts that keep coming, more than can be served, pass the long one until it would have ended in equal parts.
+  // Prompts keep coming, more than can be served: they pass the long one until it would have ended in equal parts.
   int passed = 0;
   for (RequestId id = 10; turns(shares, 1).front() != 1; ++id) {
     ASSERT_LT(++passed, 1000);
@@ -88,7 +88,7 @@ TEST(FairShares, TenantsSpendEqually) {
   EXPECT_EQ(few, 10);
 }
 
-// Whoever asks for less than its share is served at once, until it has used up what it saved.
+// A tenant that asks for less than its share is served at once, until its saved credit is used up.
 TEST(FairShares, ATenantThatWasAwayIsAheadByItsCredit) {
   constexpr int64_t kCredit = 1000, kRows = 200;
   FairShares shares(kCredit);
@@ -151,7 +151,7 @@ TEST(FairShares, WhileTheNextOneWaitsOnlyThoseThatRunGoOn) {
   EXPECT_EQ(turns.next(), std::nullopt);
 }
 
-// Long prompts that were given up must not slow the clock: who comes would pass those that wait for as long as the
+// Long prompts that were given up must not slow the clock: new requests would pass the waiting ones for as long as the
 // others would have taken.
 TEST(FairShares, WhatWasGivenUpLeavesNoTrace) {
   FairShares shares(1000);
@@ -170,14 +170,14 @@ TEST(FairShares, WhatWasGivenUpLeavesNoTrace) {
   EXPECT_FALSE(shares.several_tenants());
 }
 
-// What the prefix cache has by the time that a request starts is not held against later ones.
+// Rows that the prefix cache has when a request starts are not held against later requests.
 TEST(FairShares, CachedRowsCountAsComputed) {
   FairShares shares(1000);
   shares.add(1, of("", 7), 5000);
   shares.add(2, of("", 7), 5000);
   shares.add(3, of(""), 8000);
   serve(shares, 1, 5000);
-  serve(shares, 2, 10);  // its neighbour computed the rest
+  serve(shares, 2, 10);  // the neighbour computed the other rows
   shares.add(4, of(""), 3000);
   EXPECT_EQ(turns(shares, 2), (std::vector<RequestId>{3, 4}));
 }

@@ -1,5 +1,5 @@
-// What the scheduler promises to those who wait, over random loads: nobody later than in equal parts, nobody starved,
-// short prompts and small tenants early.
+// The scheduler's promises to waiting requests, over random loads: no request ends later than in equal parts, none
+// starves, and short prompts and small tenants finish early.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -71,7 +71,7 @@ SchedulerConfig long_prompts(int32_t rows, int32_t chunk) {
           .prefix_cache = false};
 }
 
-// Every group with prompts gets an equal part of each row: slow, and its own description.
+// Every group with prompts gets an equal part of each row: a slow reference that describes itself.
 class EqualParts {
  public:
   void add(RequestId id, uint64_t group, double work) { groups_[group].emplace_back(id, work); }
@@ -173,7 +173,7 @@ TEST(Fairness, AShortPromptBesideLongOnesTakesAFewSteps) {
   EXPECT_GE(long_done, 40 * 20 * 256 / 1900 - 11) << "and no row is lost over it";
 }
 
-// One request of 200 prompts does not keep others waiting, and is not kept waiting by them.
+// One request of 200 prompts does not delay others, and others do not delay it.
 TEST(Fairness, ManyPromptsOfOneRequestAndASingleOneShare) {
   Load load(long_prompts(256, 256));
   for (RequestId id = 0; id < 200; ++id) load.add(id, {.prompt = 1500, .group = 1});
@@ -189,7 +189,7 @@ TEST(Fairness, ManyPromptsOfOneRequestAndASingleOneShare) {
   EXPECT_GE(of_group, 30) << "about as many as the other had";
 }
 
-// A slot that becomes free is not for the next of the same request's prompts.
+// A slot that becomes free does not go to the next prompt of the same request.
 TEST(Fairness, SlotsGoToWhoComesNextToo) {
   SchedulerConfig config = long_prompts(256, 256);
   config.max_num_seqs = 4;
@@ -203,7 +203,7 @@ TEST(Fairness, SlotsGoToWhoComesNextToo) {
   EXPECT_TRUE(load.has_first(1000));
 }
 
-// A tenant that asks for little is served as if it were alone, whatever the other one has waiting.
+// A tenant that asks for little is served as if it were alone, whatever the other one has queued.
 TEST(Fairness, ASmallTenantHardlyNoticesALargeOne) {
   const SchedulerConfig config = long_prompts(1024, 256);
   Load load(config);
@@ -223,7 +223,7 @@ TEST(Fairness, ASmallTenantHardlyNoticesALargeOne) {
   EXPECT_EQ(worst, 4) << "its four chunks, one a step";
 }
 
-// Neither can a tenant with many short prompts keep one with long prompts waiting, nor the other way round.
+// A tenant with many short prompts cannot delay one with long prompts, nor the other way round.
 TEST(Fairness, TenantsThatAlwaysAskGetEqualParts) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);

@@ -43,7 +43,7 @@ StepPlan Scheduler::State::plan(const VerifyLimit& limit, const PromptBudget& pr
     plan.copies = std::exchange(copies, std::exchange(later_copies, {}));
   }
   VOLLEY_CHECK_LE(plan.rows, config.max_num_batched_tokens);
-  VOLLEY_CHECK(!plan.empty() || requests.empty() || !flights.empty());  // something can always run
+  VOLLEY_CHECK(!plan.empty() || requests.empty() || !flights.empty());  // some request can always run
   if (plan.empty()) return plan;
   for (const PlannedSegment& segment : plan.segments) {
     known(segment.id).take_off(segment.decodes ? 0 : segment.known, segment.chooses);
@@ -69,7 +69,7 @@ DecodingOutlook Scheduler::State::decoding(const PromptBudget& prompts) const {
     outlook.requests.push_back({request->id(), draft_of(*request, config.block_size - 1)});
     outlook.positions += request->length();
   }
-  // Drafts leave no more to prompts than this, so more must not be held against them.
+  // Drafts leave prompts at most this many rows, so the outlook must not count more.
   const int32_t most = rows_for_prompts(static_cast<int32_t>(outlook.requests.size()));
   PromptAllowance allowance(prompts, !outlook.requests.empty());
   const auto count = [&](const Request& request) {
@@ -93,7 +93,7 @@ DecodingOutlook Scheduler::State::decoding(const PromptBudget& prompts) const {
       if (free_slots > 0 && shared.will_bring(request)) continue;
       const std::vector<int64_t> needed = cache.pages_of(need_to_start(request, 0));
       if (free_slots == 0 || !std::ranges::equal(needed, room, std::less_equal())) {
-        turns.pass_waiting();  // it must wait, and nobody overtakes it
+        turns.pass_waiting();  // this request must wait, and none may overtake it
         continue;
       }
       std::ranges::transform(room, needed, room.begin(), std::minus());
@@ -106,8 +106,7 @@ DecodingOutlook Scheduler::State::decoding(const PromptBudget& prompts) const {
   return outlook;
 }
 
-// Rows that drafts leave to prompts while some are there to be computed: speculation must not keep a new request
-// waiting.
+// Rows that drafts leave to prompts while prompts are waiting to be computed: speculation must not delay a new request.
 int32_t Scheduler::State::rows_for_prompts(int32_t decoding) const {
   const auto prefilling = [](const auto& entry) { return !entry.second->decodes_next(); };
   const bool wanted = std::ranges::any_of(running, prefilling) || (shares.waiting() > 0 && !slots.empty());
@@ -126,7 +125,7 @@ int32_t Scheduler::State::draft_of(const Request& request, int32_t max_draft) {
   return request.speculation() ? std::min(max_draft, request.remaining_next() - 1) : 0;
 }
 
-// Segments come with what their requests would draft. REQUIRES: most_rows is enough for a row of each.
+// Segments arrive with the drafts that their requests want. REQUIRES: most_rows is enough for a row of each.
 void Scheduler::State::fit_drafts(const VerifyLimit& limit, int32_t most_rows, StepPlan& plan) {
   std::vector<int32_t> wanted;
   for (const PlannedSegment& segment : plan.segments) {
@@ -144,14 +143,15 @@ void Scheduler::State::fit_drafts(const VerifyLimit& limit, int32_t most_rows, S
   plan.decode_rows = rows;
 }
 
-// How many prompt rows a step takes beside its other ones: the one place that says so. With several tenants it is one
-// chunk, whoever has prompts: the next to come may be another one, and has to wait for the whole step.
+// How many prompt rows a step takes beside its other rows: the one place that decides. With several tenants the limit
+// is one chunk, whichever tenant has prompts: another tenant's request may arrive next and has to wait for the whole
+// step.
 int32_t Scheduler::State::most_prompt_rows(int32_t decode_rows) const {
   const int32_t left = config.max_num_batched_tokens - decode_rows;
   return shares.several_tenants() ? std::min(config.prefill_chunk, left) : left;
 }
 
-// Whether what one request computed is there for others.
+// Whether other requests can use the pages that one request computed.
 bool Scheduler::State::shares_prompts() const {
   return config.prefix_cache && (!cache.has_snapshots() || config.groups.back().pages > 0);
 }
@@ -163,13 +163,14 @@ SharedPrompts Scheduler::State::shared_prompts() const {
   return shared;
 }
 
-// Prompts get their rows, and requests slots, in the order of fair shares. No overtaking: while the next that waits
-// cannot start, nobody else that waits does. Only who waits for its own prompt lets others pass.
+// Gives rows to prompts, and slots to requests, in the order of fair shares. Requests do not overtake: while the next
+// waiting request cannot start, no other can. Only a request that waits for its own prompt lets others pass.
 void Scheduler::State::plan_prompts(const VerifyLimit& limit, const PromptBudget& prompts, StepPlan& plan) {
   SharedPrompts shared = shared_prompts();
   FairShares::Turns turns(shares);
-  // What a preemption freed is for those that run. A victim whose prompt someone else entered into the tree meanwhile
-  // might fit again at once; it waits a step, so that no plan both takes a request's slot and gives it one.
+  // The pages that a preemption freed are for the running requests. If another request put the victim's prompt into the
+  // tree meanwhile, the victim might fit again at once; it waits a step, so that no plan both takes a request's slot
+  // and gives it one.
   if (!plan.preempted.empty()) turns.pass_waiting();
   const int32_t most = plan.rows + most_prompt_rows(plan.rows);
   PromptAllowance allowance(prompts, plan.decode_rows > 0);
@@ -205,9 +206,9 @@ void Scheduler::State::add_decoding(Request& request, int32_t draft, StepPlan& p
   plan.segments.push_back(segment);
 }
 
-// How far the next chunk may go: to the end, or to where a snapshot of the state is wanted. That is at absolute
-// multiples, at the end of what others had in common with it, and, if others have the same prompt, at the last page
-// that they can take.
+// Where the next chunk ends: at the prompt's end, or where a snapshot of the state is wanted. Snapshots are wanted at
+// absolute multiples, at the end of the part that earlier prompts had in common with this one, and, if other requests
+// have the same prompt, at the last page that they can use.
 int32_t Scheduler::State::chunk_end(const Request& request) const {
   const int32_t end = request.prefill_length();
   if (!cache.has_snapshots()) return end;
@@ -221,7 +222,8 @@ int32_t Scheduler::State::chunk_end(const Request& request) const {
   return std::min(first, end);
 }
 
-// Wanted are those that others are known to share, and the last one from which the same prompt can go on.
+// Wanted snapshots are those that other requests are known to share, and the last one from which the same prompt can
+// continue.
 kv::SnapshotPlace Scheduler::State::place_of(const Request& request, int32_t position) const {
   const bool last =
       position < request.prefill_length() && position + config.snapshot_tokens >= request.prefill_length();

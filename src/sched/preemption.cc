@@ -11,25 +11,26 @@
 
 namespace volley::sched {
 
-// Pages for the coming rounds of every running request, the oldest first. A prompt that is being computed has all of
-// its pages but those of windows, which move along with it.
+// Takes pages for the coming rounds of every running request, the oldest first. A prompt that is being computed already
+// has all of its pages but those of windows, which move along with it.
 void Scheduler::State::reserve_ahead(StepPlan& plan) {
   for (auto next = running.begin(); next != running.end();) {
     Request& request = *next->second;
     const uint64_t age = request.age();
     if (!reserve(request, plan)) return;
-    next = running.upper_bound(age);  // some may have gone, this one too
+    next = running.upper_bound(age);  // requests may have been preempted, this one too
   }
 }
 
-// Somebody may have to go for it, or it goes itself. False: that must wait.
+// Takes pages for the request; preempts another request, or this one, where they are short. False: preemption must wait
+// for results.
 bool Scheduler::State::reserve(Request& request, StepPlan& plan) {
   while (!cache.grow(request.resources().pages, need_of(request))) {
     if (!flights.empty()) {
-      plan.waits = true;  // whoever would have to go may be in a step that still writes to its pages
+      plan.waits = true;  // the victim may be in a step that still writes to its pages
       return false;
     }
-    VOLLEY_CHECK_GT(running.size(), size_t{1});  // alone, a request that add() let in has room
+    VOLLEY_CHECK_GT(running.size(), size_t{1});  // alone, a request that add() accepted has room
     Request& loser = victim();
     preempt(loser, plan);
     if (&loser == &request) return true;
@@ -46,12 +47,12 @@ kv::Need Scheduler::State::need_of(const Request& request) const {
   return need;
 }
 
-// Who loses its pages: of the tenant that holds most, in bytes, one of the latest priority; of these, one of the group
-// with most requests that run; of these, the youngest. Never the oldest of all. A tie goes to the side with the
+// The request to preempt: of the tenant that holds most, in bytes, one of the latest priority; of these, one of the
+// group with most running requests; of these, the youngest. Never the oldest of all. A tie goes to the side with the
 // youngest.
 Request& Scheduler::State::victim() {
   std::map<std::string_view, int64_t> bytes;
-  std::map<std::pair<std::string_view, uint64_t>, int32_t> members;  // of groups; one without is counted nowhere
+  std::map<std::pair<std::string_view, uint64_t>, int32_t> members;  // of groups; others are not counted
   for (const auto& [age, request] : running) {
     const RequestTraits& traits = request->traits();
     bytes[traits.tenant] += cache.bytes(request->resources().pages);
@@ -80,8 +81,8 @@ Request* Scheduler::State::next_to_start() {
   return nullptr;
 }
 
-// One of the latest priority of the tenant with most requests that run, then the youngest; never the oldest of all.
-// Null: no tenant that comes after this one has two more than it.
+// Takes the tenant with most running requests, and of its requests of the latest priority the youngest; never the
+// oldest of all. Null if no tenant whose turn is later has two more than `tenant`.
 Request* Scheduler::State::who_gives_a_slot(const std::string& tenant) {
   std::map<std::string_view, int32_t> running_of;
   for (const auto& [age, request] : running) ++running_of[request->traits().tenant];
@@ -98,8 +99,8 @@ Request* Scheduler::State::who_gives_a_slot(const std::string& tenant) {
   return loser;
 }
 
-// A tenant that asks for little must not wait until one that asks for much is done with a slot. False: it must wait for
-// the results under way.
+// Takes a slot from another tenant, because one that asks for little must not wait until one that asks for much is done
+// with a slot. False: preemption must wait for the results under way.
 bool Scheduler::State::share_slots(StepPlan& plan) {
   if (!slots.empty() || !shares.several_tenants() || shares.waiting() == 0) return true;
   Request* next = next_to_start();
@@ -111,7 +112,7 @@ bool Scheduler::State::share_slots(StepPlan& plan) {
     return false;
   }
   preempt(*loser, plan);
-  start(*next, plan);  // where pages are short, it is next when there are
+  start(*next, plan);  // where pages are short, the tenant's request is next to start when there are enough
   return true;
 }
 
@@ -122,7 +123,7 @@ void Scheduler::State::preempt(Request& request, StepPlan& plan) {
   ++preemptions;
 }
 
-// Pages first go to the cache, which then forgets them: nobody uses any.
+// The pages first go to the cache, which then drops them: no request uses any.
 void Scheduler::State::restart() {
   flights.clear();
   while (!running.empty()) {
@@ -135,9 +136,9 @@ void Scheduler::State::restart() {
   cache.drop_prefixes();
 }
 
-// A running request gives back what it holds; the K and V that it computed stay cached as far as they fill pages, and
-// where there are recurrent layers to their end, with the state that the slot is left in. state_moved_on: a step that
-// is under way has taken that further than the tokens that are known.
+// Takes back the slot and pages of a running request. The K and V that it computed stay cached as far as they fill
+// pages; with recurrent layers they stay cached to their end, with a snapshot of the slot's state. state_moved_on: a
+// step under way has moved the state past the known tokens.
 void Scheduler::State::vacate(Request& request, bool state_moved_on, Prefix prefix) {
   if (prefix == Prefix::kKept) keep_prefix(request, state_moved_on);
   running.erase(request.age());
@@ -156,8 +157,8 @@ void Scheduler::State::keep_prefix(Request& request, bool state_moved_on) {
   const bool ends_anew = !state_moved_on && request.computed() > std::max(pages.cached(), pages.last_snapshot());
   const bool saved = ends_anew && save_end();
   cache.keep(request.space(), request.computed_tokens(), pages);
-  // Its own wanted ones may have been all there are. They are the cache's now, and the end is worth more than the first
-  // of them.
+  // The request's own wanted snapshots may have been all there are. The cache owns them now, and one at the end is
+  // worth more than the first of them.
   if (ends_anew && !saved && save_end()) cache.keep(request.space(), request.computed_tokens(), pages);
 }
 

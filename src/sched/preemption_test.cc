@@ -32,13 +32,13 @@ TEST(Preemption, TakesTheYoungestAndLeavesTheOthersAlone) {
   EXPECT_EQ(plan.preempted, std::vector<RequestId>{3});
   EXPECT_EQ(plan.segments.size(), 2u);
   EXPECT_EQ(segment_of(plan, 3), nullptr);
-  EXPECT_TRUE(plan.started.empty());  // it must not come back in the step that threw it out
+  EXPECT_TRUE(plan.started.empty());  // the victim must not come back in the step that threw it out
   EXPECT_EQ(scheduler.stats().preemptions, 1);
   EXPECT_EQ(scheduler.stats().waiting, 1);
-  EXPECT_EQ(scheduler.tokens(3).size(), 11u);  // it keeps its text
+  EXPECT_EQ(scheduler.tokens(3).size(), 11u);  // its text stays
 }
 
-// Cached pages that nobody uses go before any request does.
+// Unused cached pages are evicted before any request is preempted.
 TEST(Preemption, EvictsBeforeItPreempts) {
   SchedulerConfig config = tight(true);
   config.groups[0].pages = 13;
@@ -84,16 +84,22 @@ TEST(Preemption, SeveralWaitInOrderOfArrivalBeforeNewRequests) {
   EXPECT_EQ(started, (std::vector<RequestId>{2, 3, 4}));
 }
 
-// It computes all but its last token again without choosing, and goes on with the verify step it would have made.
-TEST(Preemption, AResumedRequestContinuesWithItsNextVerifyStep) {
-  Scheduler scheduler(tight(false));
-  start_three(scheduler);
-  scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{1, 4}, {3, 3}}));
-  StepPlan plan = scheduler.plan({.draft = 3});
+// The third request is preempted once it has committed so many tokens; the first one's end makes room for it.
+void preempt_the_third(Scheduler& scheduler, int committed) {
+  scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{1, 4}, {3, committed}}));
+  const StepPlan plan = scheduler.plan({.draft = 3});
   ASSERT_EQ(plan.preempted, std::vector<RequestId>{3});
   scheduler.apply(results_of(plan));
   scheduler.remove(1);
-  plan = scheduler.plan({.draft = 3});
+}
+
+// The request computes all but its last token again without choosing, and continues with the verify step it would have
+// made.
+TEST(Preemption, AResumedRequestContinuesWithItsNextVerifyStep) {
+  Scheduler scheduler(tight(false));
+  start_three(scheduler);
+  preempt_the_third(scheduler, 3);
+  StepPlan plan = scheduler.plan({.draft = 3});
   ASSERT_EQ(plan.started.size(), 1u);
   EXPECT_EQ(segment_of(plan, 3)->start, 0);
   EXPECT_EQ(segment_of(plan, 3)->known, 11);
@@ -106,18 +112,14 @@ TEST(Preemption, AResumedRequestContinuesWithItsNextVerifyStep) {
   EXPECT_TRUE(segment_of(plan, 3)->decodes);
 }
 
-// With its pages still in the tree it computes only what did not fill a page, here nothing: it verifies at once, and in
-// its place by slot.
+// With its pages still in the tree the request computes only the rows that did not fill a page, here none: it verifies
+// at once, and in its place by slot.
 TEST(Preemption, ACachedRequestDecodesInTheStepThatResumesIt) {
   Scheduler scheduler(tight(true));
   start_three(scheduler);
-  scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{1, 4}, {3, 4}}));
-  StepPlan plan = scheduler.plan({.draft = 3});
-  ASSERT_EQ(plan.preempted, std::vector<RequestId>{3});
-  scheduler.apply(results_of(plan));
-  scheduler.remove(1);
+  preempt_the_third(scheduler, 4);
   ASSERT_TRUE(scheduler.add(4, "", counting(400, 3), 4).ok());
-  plan = scheduler.plan({.draft = 3});
+  const StepPlan plan = scheduler.plan({.draft = 3});
   ASSERT_GE(plan.started.size(), 1u);
   EXPECT_EQ(plan.started[0].id, 3u);
   EXPECT_EQ(plan.started[0].slot, SlotId(0));
@@ -129,7 +131,7 @@ TEST(Preemption, ACachedRequestDecodesInTheStepThatResumesIt) {
   EXPECT_EQ(plan.segments[1].id, 2u);
 }
 
-// A tenant that takes much loses first, not the one that came last.
+// The tenant that holds most is preempted first, not the one that came last.
 TEST(Preemption, TakesFromTheTenantThatHoldsMost) {
   Scheduler scheduler(tight(false));
   RequestTraits large, small;
@@ -141,14 +143,14 @@ TEST(Preemption, TakesFromTheTenantThatHoldsMost) {
   ASSERT_TRUE(scheduler.add(3, "", counting(300, 8), 24, small).ok());
   scheduler.apply(results_of(scheduler.plan({.draft = 3})));
   ASSERT_EQ(scheduler.stats().running, 3);
-  // The small one itself needs a page, and is the youngest.
+  // The small tenant itself needs a page, and its request is the youngest.
   scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{3, 4}}));
   const StepPlan plan = scheduler.plan({.draft = 3});
   EXPECT_EQ(plan.preempted, std::vector<RequestId>{2}) << "the younger of two: the oldest of all stays";
   EXPECT_NE(segment_of(plan, 3), nullptr);
 }
 
-// Slots are shared out as pages are: who comes does not wait until the other tenant is done with one.
+// Slots are shared out as pages are: a new tenant does not wait until another one is done with a slot.
 class Slots : public ::testing::Test {
  protected:
   static constexpr int kSlots = 4;
@@ -187,7 +189,7 @@ TEST_F(Slots, GoToATenantThatHasFewer) {
   EXPECT_EQ(plan.started[0].id, 11u) << "in the same step";
   EXPECT_NE(segment_of(plan, 11), nullptr);
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(step().preempted.empty()) << "it is not asked back";
-  // Two each at most: then nobody has two more than the other.
+  // Each has at most two slots, so no tenant has two more than another.
   for (const RequestId id : {12, 13, 14}) add(id, "small");
   std::vector<RequestId> preempted;
   for (int i = 0; i < 4; ++i) {
@@ -211,7 +213,7 @@ TEST_F(Slots, StayWithinATenant) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(step().preempted.empty());
 }
 
-// Who gives a slot may be in a step that is under way.
+// The request that gives up its slot may be in a step under way.
 TEST(SlotsAhead, WaitForTheResults) {
   SchedulerConfig config = roomy();
   config.max_num_seqs = 2;
@@ -233,7 +235,8 @@ TEST(SlotsAhead, WaitForTheResults) {
   EXPECT_EQ(scheduler.plan({.draft = 3}).preempted, std::vector<RequestId>{2});
 }
 
-// Many prompts of one HTTP request do not push out somebody else's single one, nor early priorities late ones.
+// Many prompts of one HTTP request do not preempt another client's single prompt, nor do early priorities preempt late
+// ones.
 TEST(Preemption, TakesFromTheLatestPriorityAndTheLargestGroup) {
   for (const bool by_priority : {false, true}) {
     Scheduler scheduler(tight(false));
@@ -250,8 +253,8 @@ TEST(Preemption, TakesFromTheLatestPriorityAndTheLargestGroup) {
   }
 }
 
-// What a request left in part of a page is copied for who goes on from it: a page beside those that this one needs, and
-// it may need all there are.
+// A cached part of a page is copied for the request that continues from it. The original is a page beside those that
+// this request needs, and it may need all pages.
 TEST(Preemption, WhoNeedsEveryPageStartsWithoutAPartialOne) {
   SchedulerConfig config = roomy();
   config.groups = {{.pages = 5}, {.life = kv::Life::kState, .pages = 4}};
@@ -271,7 +274,7 @@ TEST(Preemption, WhoNeedsEveryPageStartsWithoutAPartialOne) {
   EXPECT_EQ(plan.started[0].start, 0);
 }
 
-// Whoever runs got there first.
+// A running request got there first.
 TEST(Preemption, ANewcomerOfTheSameTenantWaits) {
   Scheduler scheduler(tight(true));
   start_three(scheduler);

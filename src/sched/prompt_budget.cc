@@ -16,7 +16,7 @@ int32_t PromptBudget::rows_within(double allowed, int32_t start, int32_t most) c
   // cost(n) = n * linear + n^2 * square, solved for n.
   const double linear = row + position * (start + 0.5), square = position / 2;
   const double root = std::sqrt(linear * linear + 4 * square * std::max(allowed, 0.0));
-  const double n = 2 * std::max(allowed, 0.0) / (linear + root);  // the usual form loses its digits for small squares
+  const double n = 2 * std::max(allowed, 0.0) / (linear + root);  // the usual form loses precision for small squares
   auto rows = static_cast<int32_t>(std::clamp(n, 0.0, static_cast<double>(most)));
   while (rows > 0 && cost(start, rows) > allowed) --rows;  // rounding
   return rows;

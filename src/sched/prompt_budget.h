@@ -1,5 +1,5 @@
-// What prompts may cost in a step in which other requests decode: every stream waits for the whole step, so its prompt
-// rows are bounded by time and not by number. Arithmetic only; seconds are whatever the caller says they are.
+// The budget for prompts in a step in which other requests decode: every stream waits for the whole step, so prompt
+// rows are bounded by time, not by number. Arithmetic only; the caller chooses the unit that is called a second.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace volley::sched {
 
-// A prompt row costs `row` seconds, and `position` more for each position that it sees.
+// A prompt row costs `row` seconds, plus `position` for each position that the row sees.
 struct PromptBudget {
   double seconds = std::numeric_limits<double>::infinity();  // of all prompt rows of a step
   double row = 0, position = 0;
 
-  // Rows at sequence indices start … start + rows - 1. A row sees what comes before it and itself.
+  // Cost of rows at sequence indices start … start + rows - 1. A row sees all positions before it and itself.
   double cost(int32_t start, int32_t rows) const;
   // The most rows from `start` on that cost at most `allowed` seconds; at most `most`.
   int32_t rows_within(double allowed, int32_t start, int32_t most) const;
@@ -21,11 +21,11 @@ struct PromptBudget {
 // Hands out one step's budget, prompt by prompt.
 class PromptAllowance {
  public:
-  // Rows that a step computes of the first prompt, whatever they cost: prompts must not wait for ever. Also the fewest
-  // that are worth a segment of another prompt in the same step.
+  // Rows of the first prompt that a step computes whatever they cost, so that no prompt waits for ever. Also the fewest
+  // rows that are worth a segment of another prompt in the same step.
   static constexpr int32_t kLeastRows = 16;
 
-  // limited: whether anybody decodes in the step. If nobody does, there is no bound.
+  // limited: whether any request decodes in the step. Without one there is no bound.
   PromptAllowance(const PromptBudget& budget, bool limited) : budget_(budget), limited_(limited) {
     left_ = budget.seconds;
   }

@@ -42,7 +42,7 @@ TEST(PromptAllowance, GoesFromPromptToPromptUntilItIsSpent) {
   EXPECT_TRUE(allowance.empty());
 }
 
-// Every step computes some rows of a prompt, however dear they are, and no step is cut into crumbs.
+// Every step computes some rows of a prompt, however expensive, and no step is cut into tiny segments.
 TEST(PromptAllowance, AlwaysComputesSomeRowsOfTheFirstPrompt) {
   PromptAllowance dear({.seconds = 1, .row = 5}, true);
   EXPECT_EQ(dear.take(0, 100), PromptAllowance::kLeastRows);
@@ -61,8 +61,8 @@ int32_t prompt_rows(const StepPlan& plan) {
   return plan.rows - plan.decode_rows;
 }
 
-// While somebody decodes prompts come in pieces that keep to the budget; alone they come in whole chunks; and they come
-// to their end.
+// While other requests decode, prompts are computed in pieces that keep to the budget, and every prompt is finished;
+// alone they are computed in whole chunks.
 TEST(PromptBudgetInPlans, BoundsPromptsBesideStreams) {
   SchedulerConfig config = roomy();
   config.groups = {{.pages = 400}};

@@ -1,7 +1,6 @@
 #include "sched/replica_router.h"
 
 #include <algorithm>
-#include <new>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -25,17 +24,8 @@ size_t ReplicaRouter::add(Arrival arrival) {
             .pages = std::move(arrival.pages)};
   const auto [added, is_new] = open_.emplace(arrival.id, std::move(open));
   VOLLEY_CHECK(is_new);
-  const std::span<const uint64_t> pages = added->second.pages;
-  size_t held = 0;
-  try {
-    for (; held < pages.size(); ++held) ++replica.under_way[pages[held]];
-  } catch (const std::bad_alloc&) {
-    release(replica, pages.first(held));
-    open_.erase(added);
-    throw;
-  }
+  for (const uint64_t page : added->second.pages) ++replica.under_way[page];
   replica.work += added->second.rows + added->second.tokens;
-  ++replica.requests;
   ++replica.sent;
   return chosen;
 }
@@ -73,25 +63,18 @@ void ReplicaRouter::progressed(RequestId id, int64_t tokens) {
   const auto found = open_.find(id);
   if (found == open_.end() || tokens == 0) return;
   Open& open = found->second;
-  const int64_t made = std::min(tokens, open.tokens - 1);  // it goes on, however long it is already
+  const int64_t made = std::min(tokens, open.tokens - 1);  // a request past its estimate still makes a token
   replicas_[open.replica].work -= open.rows + std::max<int64_t>(0, made);
   open.rows = 0;
   open.tokens -= std::max<int64_t>(0, made);
 }
 
-void ReplicaRouter::ended(RequestId id) noexcept {
+void ReplicaRouter::ended(RequestId id) {
   const auto found = open_.find(id);
   if (found == open_.end()) return;
   Replica& replica = replicas_[found->second.replica];
   replica.work -= found->second.rows + found->second.tokens;
-  --replica.requests;
-  if (!found->second.pages.empty()) {
-    try {
-      replica.ended.push_back(std::move(found->second.pages));
-    } catch (const std::bad_alloc&) {  // which has moved nothing
-      release(replica, found->second.pages);
-    }
-  }
+  if (!found->second.pages.empty()) replica.ended.push_back(std::move(found->second.pages));
   open_.erase(found);
 }
 

@@ -50,7 +50,6 @@ TEST(ReplicaRouter, SendsToTheLeastWorkWhereNothingIsCached) {
   for (const RequestId id : {1, 2, 3, 4, 5, 6}) router.ended(id);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(router.work(i), 0);
-    EXPECT_EQ(router.requests(i), 0);
   }
   EXPECT_TRUE(router.idle());
 }
@@ -84,7 +83,7 @@ TEST(ReplicaRouter, FollowsTheLongestCachedPart) {
   EXPECT_EQ(router.work(1), 0);
 }
 
-// What all prompts begin with is no reason to go where the first of them went.
+// An opening that all prompts share is no reason to follow the first of them.
 TEST(ReplicaRouter, AShortOpeningSendsNobody) {
   ReplicaRouter router(2, kPage);
   router.published(1, stored(counting(1, 8)));
@@ -110,7 +109,8 @@ TEST(ReplicaRouter, LeavesAReplicaThatIsMuchBusier) {
     std::ranges::copy(counting(static_cast<TokenId>(1000 + 50 * id), 20), std::back_inserter(prompt));
     return router.add(arrival(++id, prompt, 20));
   };
-  // Each brings 40 rows and tokens there, and saves 20 rows: it goes to up to 4 * 40 + 2 * 20 of others' work.
+  // Each request brings 40 rows and tokens, and saves 20 rows: it goes to a replica with up to 4 * 40 + 2 * 20 of
+  // others' work.
   for (int i = 0; i < 6; ++i) EXPECT_EQ(next(), 0u) << i;
   EXPECT_EQ(router.work(0), 240);
   EXPECT_EQ(next(), 1u);
@@ -131,7 +131,7 @@ TEST(ReplicaRouter, AvoidsReplicasThatAreAway) {
   EXPECT_EQ(router.add(arrival(4, counting(900, 40))), 0u);
 }
 
-// A prompt counts as cached from when its request is sent until the news that follow its end.
+// A prompt counts as cached from when its request is sent until the first events after the request's end.
 TEST(ReplicaRouter, CountsPromptsUnderWay) {
   ReplicaRouter router(2, kPage);
   EXPECT_EQ(router.add(arrival(1, counting(1, 40))), 0u);
@@ -156,12 +156,12 @@ TEST(ReplicaRouter, WhatIsNotReusedGoesToTheLeastWork) {
   EXPECT_EQ(router.work(1), 48);
 }
 
-// Schedulers that step together, a router before them, and conversations: each turn's prompt is all that was said, and
-// comes a while after the turn before has ended.
+// Schedulers that step together, a router before them, and conversations: each turn's prompt is the whole conversation
+// so far, and comes a while after the turn before has ended.
 class Fleet {
  public:
   struct Load {
-    int conversations = 0, turns = 0;
+    int conversations = 0, turns = 1;
     int32_t system = 0, message = 0, answer = 0;  // tokens; messages and answers are up to twice as long
     bool one_system_prompt = true;
     bool bounds_answers = true;  // with max_tokens
@@ -215,7 +215,7 @@ class Fleet {
 
  private:
   struct Conversation {
-    std::mt19937 random;  // of its own: what is said does not depend on who runs it
+    std::mt19937 random;  // a generator of its own: the text does not depend on the replica
     Tokens said;
     int turns = 0;
   };
@@ -277,7 +277,7 @@ class Fleet {
   RequestId last_id_ = 0;
 };
 
-// Conversations keep what one replica would have reused, and the work is shared out all the same.
+// Conversations reuse as much as on one replica, and the work is still shared out.
 TEST(ReplicaRouterSimulation, ConversationsFindWhatWasSaidWhereverTheyRun) {
   for (const uint32_t seed : {1u, 2u, 3u}) {
     if (kSanitized && seed > 1) break;
@@ -288,7 +288,6 @@ TEST(ReplicaRouterSimulation, ConversationsFindWhatWasSaidWhereverTheyRun) {
                              .system = 60,
                              .message = 30,
                              .answer = 25,
-                             .one_system_prompt = true,
                              .bounds_answers = bounds,
                              .arrivals_a_step = arrivals};
       Fleet alone(1, load, seed);
@@ -303,23 +302,16 @@ TEST(ReplicaRouterSimulation, ConversationsFindWhatWasSaidWhereverTheyRun) {
                     static_cast<long long>(alone.cached()), fleet.imbalance(), static_cast<long long>(fleet.steps()));
         EXPECT_GT(kept, 0.97);
         EXPECT_LE(fleet.steps(), alone.steps() + 60);
-        // A few requests at a time need no more replicas than hold what they begin with.
+        // A few requests at a time use no more replicas than hold their prefixes.
         if (arrivals > 0.1) EXPECT_LT(fleet.imbalance(), 1.2);
       }
     }
   }
 }
 
-// One long prefix for everybody: it is computed once on each replica that is needed, and none idles.
+// One long prefix for all requests: it is computed once on each replica that is needed, and none idles.
 TEST(ReplicaRouterSimulation, OnePrefixOfAllDoesNotKeepOneReplicaBusy) {
-  const Fleet::Load load{.conversations = 400,
-                         .turns = 1,
-                         .system = 400,
-                         .message = 20,
-                         .answer = 30,
-                         .one_system_prompt = true,
-                         .bounds_answers = true,
-                         .arrivals_a_step = 2};
+  const Fleet::Load load{.conversations = 400, .system = 400, .message = 20, .answer = 30, .arrivals_a_step = 2};
   Fleet alone(1, load, 5), two(2, load, 5), four(4, load, 5);
   for (Fleet* fleet : {&alone, &two, &four}) ASSERT_NO_FATAL_FAILURE(fleet->run());
   EXPECT_LT(two.imbalance(), 1.15);
@@ -331,12 +323,10 @@ TEST(ReplicaRouterSimulation, OnePrefixOfAllDoesNotKeepOneReplicaBusy) {
 // Prompts that have nothing in common: an even load.
 TEST(ReplicaRouterSimulation, SharesOutWhatHasNothingInCommon) {
   const Fleet::Load load{.conversations = 600,
-                         .turns = 1,
                          .system = 50,
                          .message = 50,
                          .answer = 30,
                          .one_system_prompt = false,
-                         .bounds_answers = true,
                          .arrivals_a_step = 3};
   Fleet fleet(3, load, 9);
   ASSERT_NO_FATAL_FAILURE(fleet.run());

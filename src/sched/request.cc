@@ -58,7 +58,7 @@ void Request::advance(int32_t rows) {
   prefilling.computed += rows;
   VOLLEY_CHECK_LE(prefilling.computed, prefill_length());
   if (prefilling.computed < prefill_length()) return;
-  VOLLEY_CHECK(!new_prompt());  // its last chunk chooses: commit()
+  VOLLEY_CHECK(!new_prompt());  // the last chunk chooses: commit() ends it
   Resources resources = std::move(prefilling.resources);
   state_ = Decoding{std::move(resources)};
 }

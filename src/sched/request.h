@@ -23,7 +23,7 @@
 
 namespace volley::sched {
 
-// What a running request holds. It goes back to its owners when this ends.
+// The resources of a running request. They return to their owners when this ends.
 struct Resources {
   SlotLease slot;
   kv::Lease pages;
@@ -57,17 +57,17 @@ class Request {
   Request& operator=(const Request&) = delete;
 
   RequestId id() const { return id_; }
-  // In which order requests started for the first time. REQUIRES: it has started.
+  // The order in which requests first started. REQUIRES: the request has started.
   uint64_t age() const;
   bool has_started() const { return age_.has_value(); }
   const std::string& space() const { return space_; }
-  // Made of space and prompt; others may have the same. 0 where no prompt is shared.
+  // Hash of space and prompt; different prompts may share it. 0 where no prompt is shared.
   uint64_t prompt_hash() const { return prompt_hash_; }
   std::span<const TokenId> tokens() const { return tokens_; }  // prompt, then output
   std::span<const TokenId> computed_tokens() const { return tokens().first(static_cast<size_t>(computed())); }
   int32_t length() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t prompt_length() const { return prompt_length_; }
-  int32_t remaining() const { return prompt_length_ + max_tokens_ - length(); }  // outputs that may still come
+  int32_t remaining() const { return prompt_length_ + max_tokens_ - length(); }  // outputs that may still follow
 
   bool speculation() const { return traits_.speculation; }
   bool reuses_prefix() const { return traits_.reuses_prefix; }
@@ -81,27 +81,27 @@ class Request {
   Resources& resources() { return const_cast<Resources&>(std::as_const(*this).resources()); }
   SlotId slot() const { return resources().slot.id(); }
 
-  // Leading tokens that prefill computes: a new prompt wholly, since its last row chooses the first output; of a
-  // request with outputs all but the last, which the next verify step begins with.
+  // Leading tokens that prefill computes: all of a new prompt, since its last row chooses the first output; for a
+  // request with outputs, all but the last token, which begins the next verify step.
   int32_t prefill_length() const { return new_prompt() ? length() : length() - 1; }
   bool new_prompt() const { return length() == prompt_length_; }
 
-  // A device that runs ahead gets a step planned before the results of the one before it are in. What the request looks
-  // like when the steps under way are done, as far as the host can know:
+  // A device that runs ahead gets a step planned before the results of the step before are in. These describe the
+  // request after the steps under way, as far as the host can know:
   bool decodes_next() const { return decoding() || (prefilling() && next_row() == prefill_length()); }
-  int32_t next_row() const { return computed() + rows_under_way_; }  // of a prefill: leading tokens computed by then
-  bool under_way() const { return rows_under_way_ > 0 || choices_under_way_ > 0; }  // in a step without results
-  int32_t remaining_next() const { return remaining() - choices_under_way_; }       // at most: each brings one or more
-  void take_off(int32_t prefill_rows, bool chooses);                                // a step with these was planned
-  void land(int32_t prefill_rows, bool chooses);                                    // its results are in
+  int32_t next_row() const { return computed() + rows_under_way_; }  // in prefill: leading tokens computed by then
+  bool under_way() const { return rows_under_way_ > 0 || choices_under_way_ > 0; }  // a step without results has it
+  int32_t remaining_next() const { return remaining() - choices_under_way_; }  // at most: a step brings one or more
+  void take_off(int32_t prefill_rows, bool chooses);                           // a step with such a segment was planned
+  void land(int32_t prefill_rows, bool chooses);                               // the results of that step are in
 
   void set_age(uint64_t age);  // REQUIRES: !has_started()
 
   // Events.
-  void start(Resources resources, int32_t cached);  // it runs, and `cached` leading tokens have their K and V
+  void start(Resources resources, int32_t cached);  // the request runs, and `cached` leading tokens have their K and V
   void advance(int32_t rows);                       // a chunk was computed that chose nothing
-  void commit(std::span<const TokenId> tokens);     // a new prompt's last chunk, or a verify step, chose these
-  Resources stop();                                 // it waits again; what it held is the caller's
+  void commit(std::span<const TokenId> tokens);     // a new prompt's last chunk, or a verify step, chose these tokens
+  Resources stop();                                 // the request waits again; the caller gets its resources
 
  private:
   template <typename State>

@@ -1,4 +1,4 @@
-// How the scheduler is to treat one request, beside its tokens.
+// How the scheduler treats one request, beside its tokens.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 namespace volley::sched {
 
 struct RequestTraits {
-  bool speculation = true;     // false: nothing is drafted for it
-  bool reuses_prefix = true;   // false: all of its tokens are computed, though the prefix tree may have them
-  bool shares_prompt = false;  // others with the same prompt come with it
-  std::string tenant = {};     // whose share of prompt rows and slots it takes (fair_shares.h)
-  uint64_t group = 0;          // within the tenant: requests of one group take one share together; 0: one of its own
+  bool speculation = true;     // false: no tokens are drafted for it
+  bool reuses_prefix = true;   // false: all of its tokens are computed, even if the prefix tree has them
+  bool shares_prompt = false;  // other requests with the same prompt arrive with it
+  std::string tenant = {};     // the tenant whose share of prompt rows and slots it uses (fair_shares.h)
+  uint64_t group = 0;          // within the tenant: requests of one group use one share together; 0: a group of its own
   int32_t priority = 0;        // within the tenant: lower is earlier
 };
 

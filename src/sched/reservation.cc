@@ -17,7 +17,8 @@ int64_t reserved_pages(const SchedulerConfig& config, int64_t context) {
 }
 
 int64_t last_context(int64_t prompt, int64_t max_tokens) {
-  // With max_tokens - 1 outputs known, the last of them has no K and V yet. A request for one token never gets there.
+  // With max_tokens - 1 outputs known, the last of them has no K and V yet. A request for one token never reaches a
+  // verify step.
   return prompt + std::max<int64_t>(max_tokens - 2, 0);
 }
 

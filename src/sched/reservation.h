@@ -14,18 +14,18 @@ namespace volley::sched {
 // that the prompt's last chunk chooses.
 int64_t positions_ahead(const SchedulerConfig& config);
 
-// The same for windows of a request whose prompt is computed: as far as the chunks get that may be under way.
+// The same for windows of a request whose prompt is being computed: as far as the chunks under way may get.
 int64_t chunks_ahead(const SchedulerConfig& config);
 
 // Pages, in groups that keep whole sequences, of a request whose first `context` tokens have their K and V, or will
-// have once its prompt is computed.
+// have once the prompt is computed.
 int64_t reserved_pages(const SchedulerConfig& config, int64_t context);
 
 // The largest context that a request is reserved for: that of its last verify step, at which one output is still
 // missing.
 int64_t last_context(int64_t prompt, int64_t max_tokens);
 
-// Entries of a page-table row that suffice for every request: PageEdit::index stays below.
+// Enough entries of a page-table row for every request: PageEdit::index stays below.
 int32_t page_table_width(const SchedulerConfig& config);
 
 }  // namespace volley::sched

@@ -8,9 +8,27 @@
 namespace volley::sched {
 namespace {
 
+SchedulerConfig with_rows(int32_t rows) {
+  SchedulerConfig config = roomy();
+  config.max_num_batched_tokens = rows;
+  return config;
+}
+
+SchedulerConfig with_slots(int32_t slots) {
+  SchedulerConfig config = roomy();
+  config.max_num_seqs = slots;
+  return config;
+}
+
 // Runs the prefill of everything that is queued, and one token each.
 void prefill(Scheduler& scheduler, int steps = 1) {
   for (int i = 0; i < steps; ++i) scheduler.apply(results_of(scheduler.plan({})));
+}
+
+// Requests 1 to `last`, each of which decodes.
+void start_decoding(Scheduler& scheduler, RequestId last) {
+  for (RequestId id = 1; id <= last; ++id) ASSERT_TRUE(scheduler.add(id, "", {1, 2}, 20).ok());
+  prefill(scheduler);
 }
 
 TEST(SchedulerAdd, RefusesWhatCanNeverFit) {
@@ -29,11 +47,9 @@ TEST(SchedulerAdd, RefusesWhatCanNeverFit) {
   EXPECT_DEATH((void)scheduler.add(2, "", {1}, 1), "request 2");
 }
 
-// Speculation must not keep a new request waiting: drafts leave rows for a prompt that could start.
+// Speculation must not delay a new request: drafts leave rows for a prompt that could start.
 TEST(SchedulerPlan, DraftsLeaveRowsForPrompts) {
-  SchedulerConfig config = roomy();
-  config.max_num_batched_tokens = 8;
-  Scheduler scheduler(config);
+  Scheduler scheduler(with_rows(8));
   for (RequestId id = 1; id <= 2; ++id) ASSERT_TRUE(scheduler.add(id, "", {1}, 50).ok());
   scheduler.plan({.draft = 3});
   scheduler.apply(std::vector<StepResult>{{1, {5}, false}, {2, {5}, false}});
@@ -92,7 +108,7 @@ TEST(SchedulerPlan, DraftsNoMoreThanTheRequestMayStillSay) {
   plan = scheduler.plan({.draft = 3});
   EXPECT_EQ(plan.segments[0].draft, 0);
   auto results = results_of(plan);
-  EXPECT_DEATH(scheduler.apply(results), "remaining");  // nothing remains: it must be finished
+  EXPECT_DEATH(scheduler.apply(results), "remaining");  // no token remains: the request must be finished
   results[0].finished = true;
   scheduler.apply(results);
   EXPECT_TRUE(scheduler.idle());
@@ -115,7 +131,7 @@ TEST(SchedulerPlan, DecodesBySlotThenPrefillsInTheOrderOfShares) {
   EXPECT_EQ(plan.rows, 4 + 4 + 16 + 16);
 }
 
-// Even where the only row to spare is one.
+// Even where only one row can be spared.
 TEST(SchedulerPlan, APromptMovesOnWhenOneRowIsToSpare) {
   SchedulerConfig config = roomy();
   config.max_num_seqs = config.max_num_batched_tokens = 2;
@@ -130,13 +146,10 @@ TEST(SchedulerPlan, APromptMovesOnWhenOneRowIsToSpare) {
   }
 }
 
-// Every decoding request moves on each step, and drafts share what is left.
+// Every decoding request advances in each step, and drafts divide the remaining rows.
 TEST(SchedulerPlan, SharesScarceRows) {
-  SchedulerConfig config = roomy();
-  config.max_num_batched_tokens = 8;
-  Scheduler scheduler(config);
-  for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.add(id, "", {1, 2}, 20).ok());
-  prefill(scheduler);
+  Scheduler scheduler(with_rows(8));
+  start_decoding(scheduler, 3);
   StepPlan plan = scheduler.plan({.draft = 3});
   ASSERT_EQ(plan.segments.size(), 3u);
   EXPECT_EQ(plan.segments[0].draft, 2);
@@ -148,11 +161,11 @@ TEST(SchedulerPlan, SharesScarceRows) {
   ASSERT_TRUE(scheduler.add(4, "", counting(0, 40), 4).ok());
   plan = scheduler.plan({.draft = 1});
   ASSERT_EQ(plan.segments.size(), 4u);
-  EXPECT_EQ(plan.segments[3].known, 2);  // the chunk takes the rest
+  EXPECT_EQ(plan.segments[3].known, 2);  // the chunk takes the remaining rows
   EXPECT_EQ(plan.rows, 8);
 }
 
-// Drafts that are more than the rows stay whole where the device can say which of them are worth one.
+// Drafts that exceed the rows stay whole where the device can choose which tokens are worth a row.
 TEST(SchedulerPlan, LeavesTheChoiceOfRowsToTheDevice) {
   Scheduler scheduler(roomy());
   for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.add(id, "", {1, 2}, id == 3 ? 3 : 20).ok());
@@ -190,11 +203,8 @@ TEST(SchedulerPlan, LeavesTheChoiceOfRowsToTheDevice) {
 
 // Prompts take their rows before drafts do, from shared ones too.
 TEST(SchedulerPlan, PromptsTakeRowsFromSharedOnes) {
-  SchedulerConfig config = roomy();
-  config.max_num_batched_tokens = 10;
-  Scheduler scheduler(config);
-  for (RequestId id = 1; id <= 2; ++id) ASSERT_TRUE(scheduler.add(id, "", {1, 2}, 20).ok());
-  prefill(scheduler);
+  Scheduler scheduler(with_rows(10));
+  start_decoding(scheduler, 2);
   ASSERT_TRUE(scheduler.add(3, "", counting(50, 30), 4).ok());
   const StepPlan plan = scheduler.plan({.draft = 3, .most_shared_rows = 100});
   EXPECT_TRUE(plan.shared);
@@ -206,9 +216,7 @@ TEST(SchedulerPlan, PromptsTakeRowsFromSharedOnes) {
 }
 
 TEST(SchedulerDecoding, TellsWhoDecodesNext) {
-  SchedulerConfig config = roomy();
-  config.max_num_seqs = 4;
-  Scheduler scheduler(config);
+  Scheduler scheduler(with_slots(4));
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 10), 20).ok());
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 5), 3).ok());
   ASSERT_TRUE(scheduler.add(3, "", counting(60, 5), 20, {.speculation = false}).ok());
@@ -265,19 +273,19 @@ TEST(SchedulerPrefix, AFinishedRequestLeavesItsFullPages) {
   EXPECT_EQ(plan.started[1].start, 0);  // another namespace
 }
 
-// A prompt that is cached to its last token still computes that one: its row chooses the first output.
+// A prompt that is cached to its last token still computes that token: its row chooses the first output.
 TEST(SchedulerPrefix, KeepsARowToChoose) {
   Scheduler scheduler(roomy());
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
   prefill(scheduler);
-  ASSERT_TRUE(scheduler.add(2, "", counting(0, 8), 4).ok());  // the first one still runs: shared at once
+  ASSERT_TRUE(scheduler.add(2, "", counting(0, 8), 4).ok());  // the first still runs: its pages are shared at once
   const StepPlan plan = scheduler.plan({});
   EXPECT_EQ(plan.started[0].start, 4);
   EXPECT_EQ(segment_of(plan, 2)->known, 4);
   EXPECT_TRUE(segment_of(plan, 2)->chooses);
 }
 
-// When two requests computed one prompt side by side, the second moves to the first one's pages.
+// When two requests computed one prompt side by side, the second switches to the first one's pages.
 TEST(SchedulerPrefix, DuplicatesMergeWhenThePromptIsComputed) {
   Scheduler scheduler(roomy());
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 9), 8).ok());
@@ -325,9 +333,7 @@ TEST(SchedulerPrefix, DropKeepsWhatRunningRequestsUse) {
 }
 
 TEST(SchedulerRemove, WorksInEveryState) {
-  SchedulerConfig config = roomy();
-  config.max_num_seqs = 2;
-  Scheduler scheduler(config);
+  Scheduler scheduler(with_slots(2));
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 40), 4).ok());
   ASSERT_TRUE(scheduler.add(3, "", counting(0, 60), 4).ok());
@@ -342,7 +348,7 @@ TEST(SchedulerRemove, WorksInEveryState) {
   EXPECT_TRUE(scheduler.plan({}).empty());
 }
 
-// Whose numbers are wrong leaves nothing that others would go on from.
+// A request whose numbers are wrong leaves no pages that others would continue from.
 TEST(SchedulerRemove, DropsAPrefixThatIsWrong) {
   for (const Prefix prefix : {Prefix::kKept, Prefix::kDropped}) {
     Scheduler scheduler(roomy());
@@ -362,7 +368,7 @@ TEST(SchedulerRemove, TakesAPlannedSegmentOut) {
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 8), 4).ok());
   StepPlan plan = scheduler.plan({});
   EXPECT_TRUE(scheduler.remove(1));
-  EXPECT_EQ(scheduler.stats().pages[0].cached, 0);  // nothing of it is known to be computed
+  EXPECT_EQ(scheduler.stats().pages[0].cached, 0);  // none of its tokens are known to be computed
   std::erase_if(plan.segments, [](const PlannedSegment& segment) { return segment.id == 1; });
   scheduler.apply(results_of(plan));
   EXPECT_EQ(scheduler.plan({}).segments.size(), 1u);

@@ -1,4 +1,4 @@
-// What the scheduler's tests share. Threads: one.
+// Helpers that the scheduler's tests share. Threads: one.
 #pragma once
 
 #include <volley/sampling.h>

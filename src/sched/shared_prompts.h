@@ -1,10 +1,10 @@
-// Which prompts are being computed that others wait for: the choices of one request (`n` of them) have one prompt, and
-// its pages and states are computed once. Arithmetic only. Threads: one.
+// Tracks which prompts are being computed that other requests wait for: the `n` choices of one request have one prompt,
+// whose pages and states are computed once. Arithmetic only. Threads: one.
 //
-// The first choice that starts computes the prompt; the others stay in the queue until it lies in the prefix cache as
-// far as they can take it, up to the page that its last row is in. While they wait they hold nothing and keep nobody
-// behind them waiting, and who they wait for runs: so the wait lasts no longer than that one prompt takes. If it goes
-// before that (cancelled, late, failed, preempted), the next of them in turn computes the prompt.
+// The first choice that starts computes the prompt. The others stay in the queue until the prefix cache has the prompt
+// up to the page that its last row is in, which is as much as they can take. Waiting choices hold no pages and delay no
+// request behind them. The choice that they wait for runs, so the wait lasts no longer than that one prompt takes. If
+// that choice leaves early (cancelled, late, failed, preempted), the next choice in turn computes the prompt.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace volley::sched {
 
-// Leading tokens of a prompt that others with the same one can take from the cache: its last row chooses, so each
-// computes that, and pages are shared as a whole.
+// Leading tokens of a prompt that other requests with the same prompt can take from the cache. Pages are shared as a
+// whole, and each request computes the last row itself because that row chooses its first token.
 inline int32_t shared_length(const Request& request, int32_t page_size) {
   return (request.prompt_length() - 1) / page_size * page_size;
 }
@@ -25,13 +25,14 @@ class SharedPrompts {
  public:
   explicit SharedPrompts(int32_t page_size) : page_size_(page_size) {}
 
-  // A request that runs, or is about to.
+  // Call for a request that runs, or is about to.
   void add(const Request& request) {
     if (shares(request) && request.computed() < shared_length(request, page_size_)) computed_.push_back(&request);
   }
 
-  // Whether somebody computes what this one will then find in the cache. Goes by hashes, because a step asks for every
-  // choice that waits: one of another prompt with the same hash would wait for nothing, and then run.
+  // Whether another request is computing the prompt that this one will then find in the cache. The check uses hashes,
+  // because it is made for every waiting choice in every step: a choice of another prompt with the same hash would wait
+  // without need, and then run.
   bool will_bring(const Request& request) const {
     if (!shares(request) || !request.reuses_prefix()) return false;
     return std::ranges::any_of(computed_, [&](const Request* other) {

@@ -1,5 +1,5 @@
-// Protects: that the choices of one request compute their prompt once and find it in the cache; and that whoever waits
-// for that keeps nobody waiting, and goes on whatever becomes of the one it waits for.
+// Protects: the choices of one request compute their prompt once and find it in the cache; a choice that waits for the
+// prompt delays no other request, and runs whatever happens to the choice that it waits for.
 #include "sched/shared_prompts.h"
 
 #include <gtest/gtest.h>
@@ -23,6 +23,16 @@ void add_choices(Scheduler& scheduler, RequestId first, RequestId last, const To
 }
 
 using Ids = std::vector<RequestId>;
+
+// The next step, which starts these requests, the first of them at this position.
+StepPlan expect_next(Scheduler& scheduler, const Ids& ids, int64_t start) {
+  StepPlan plan = scheduler.plan({});
+  EXPECT_EQ(started(plan), ids);
+  if (!plan.started.empty()) {
+    EXPECT_EQ(plan.started[0].start, start);
+  }
+  return plan;
+}
 
 TEST(SharedPrompts, TheFirstComputesAndTheOthersTakeItsPages) {
   Scheduler scheduler(roomy());
@@ -50,9 +60,7 @@ TEST(SharedPrompts, ATailThatTheFirstStillComputesIsNotWaitedFor) {
   add_choices(scheduler, 1, 2, counting(0, 30));
   scheduler.plan({});
   scheduler.apply({});  // 28 of 30
-  const StepPlan plan = scheduler.plan({});
-  EXPECT_EQ(started(plan), (Ids{2}));
-  EXPECT_EQ(plan.started[0].start, 28);
+  expect_next(scheduler, {2}, 28);
 }
 
 TEST(SharedPrompts, OthersPass) {
@@ -68,7 +76,7 @@ TEST(SharedPrompts, WhatThereIsNothingToShareOfIsComputedAtOnce) {
     SchedulerConfig config = roomy();
     config.prefix_cache = prefix_cache;
     Scheduler scheduler(config);
-    add_choices(scheduler, 1, 3, counting(0, prefix_cache ? 4 : 30));  // a page is 4
+    add_choices(scheduler, 1, 3, counting(0, prefix_cache ? 4 : 30));  // 4 positions a page
     EXPECT_EQ(started(scheduler.plan({})), (Ids{1, 2, 3})) << prefix_cache;
   }
   SchedulerConfig config = roomy();
@@ -84,14 +92,9 @@ TEST(SharedPrompts, TheNextComputesWhenTheFirstGoes) {
   add_choices(scheduler, 1, 3, counting(0, 30));
   scheduler.plan({});
   scheduler.apply({});
-  ASSERT_TRUE(scheduler.remove(1));  // cancelled, late or failed
-  StepPlan plan = scheduler.plan({});
-  EXPECT_EQ(started(plan), (Ids{2})) << "and the third waits on";
-  EXPECT_EQ(plan.started[0].start, 16) << "what the first had computed is not lost";
-  scheduler.apply(results_of(plan));
-  plan = scheduler.plan({});
-  EXPECT_EQ(started(plan), (Ids{3}));
-  EXPECT_EQ(plan.started[0].start, 28);
+  ASSERT_TRUE(scheduler.remove(1));                              // cancelled, late or failed
+  scheduler.apply(results_of(expect_next(scheduler, {2}, 16)));  // the first one's computed pages are not lost
+  expect_next(scheduler, {3}, 28);
 }
 
 TEST(SharedPrompts, ADeviceThatRunsAheadIsWaitedFor) {
@@ -105,12 +108,10 @@ TEST(SharedPrompts, ADeviceThatRunsAheadIsWaitedFor) {
   EXPECT_EQ(started(plan), Ids{}) << "the prompt is under way, and not known to be there";
   scheduler.apply(results_of(first));
   scheduler.apply(results_of(plan));
-  plan = scheduler.plan({});
-  ASSERT_EQ(started(plan), (Ids{2}));
-  EXPECT_EQ(plan.started[0].start, 28);
+  expect_next(scheduler, {2}, 28);
 }
 
-// The state is saved where the last page begins, before the step in which others begin with it.
+// The state is saved where the last page begins, before the step in which the other choices begin with it.
 TEST(SharedPrompts, TheStateIsCopied) {
   SchedulerConfig config = roomy();
   config.groups.push_back({.life = kv::Life::kState, .pages = 8});

@@ -1,7 +1,7 @@
 // Runs the scheduler against a device of numbers. Its "model" says the next token as a pure function of all tokens
 // before, its K and V of a position are a hash of the tokens up to there, and each row checks that it finds them,
-// through the page table that the plan's edits built. Whatever the scheduler could do wrong with pages shows as a wrong
-// hash or token.
+// through the page table that the plan's edits built. Any mistake of the scheduler with pages shows as a wrong hash or
+// token.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr TokenId kStop = 0;
 constexpr uint64_t kGarbage = 0xdead;
-constexpr uint64_t kChoices = 1000;  // groups from there on are the choices of one prompt
+constexpr uint64_t kChoices = 1000;  // groups from this number on are the choices of one prompt
 
 uint64_t mix(uint64_t state, uint64_t value) {
   state = (state ^ value) * 0x9e3779b97f4a7c15u;
@@ -37,7 +37,7 @@ uint64_t hash(std::span<const TokenId> tokens) {
   return state;
 }
 
-// [i] is the hash of the first i + 1 tokens: what position i holds.
+// [i] is the hash of the first i + 1 tokens: the content of position i.
 std::vector<uint64_t> contents(std::span<const TokenId> tokens) {
   std::vector<uint64_t> states;
   uint64_t state = 1;
@@ -69,7 +69,7 @@ Tokens whole_sequence(const Job& job) {
   return tokens;
 }
 
-// The device's side of a plan: page tables, memory, and what the rows see and write.
+// The device's side of a plan: page tables, memory, and the rows' reads and writes.
 class FakeDevice {
  public:
   explicit FakeDevice(const SchedulerConfig& config)
@@ -101,8 +101,8 @@ class FakeDevice {
     }
   }
 
-  // What ops/gated_delta does: the state stands behind a segment's first rows, the last ones are on the tape. What is
-  // replayed of the tape must be the sequence's.
+  // The rule of ops/gated_delta: the stored state is the one after a segment's first rows, and the last rows are on the
+  // tape. The rows replayed from the tape must be the sequence's.
   void take_state(const PlannedSegment& segment, std::span<const TokenId> before, std::span<const TokenId> after) {
     if (!has_states()) return;
     State& state = states_[static_cast<size_t>(segment.slot.value)];
@@ -138,7 +138,7 @@ class FakeDevice {
     }
   }
 
-  // What the segment's first row sees; a page that no row sees any more belongs to nobody.
+  // The positions that the segment's first row sees; a page that no row sees any more belongs to no request.
   void check_reads(const PlannedSegment& segment, std::span<const TokenId> tokens) {
     const auto expected = contents(tokens);
     for (size_t group = 0; group < groups(); ++group) {
@@ -156,8 +156,8 @@ class FakeDevice {
   }
   int64_t most_owned() const { return most_owned_; }  // pages of a window, of one request
 
-  // The drafter scribbles over all that is reserved (of a device that runs ahead: over its block, because the rest is
-  // for the step after), then the verified rows are written, and only the accepted are right.
+  // The drafter overwrites all reserved positions (on a device that runs ahead only its block, because the others are
+  // for the next step). Then the verified rows are written, and only the accepted ones are right.
   void write(const PlannedSegment& segment, std::span<const TokenId> before, std::span<const TokenId> after,
              const std::set<int32_t>& slots_in_use, bool runs_ahead) {
     const int32_t known_end = segment.start + segment.known;
@@ -190,7 +190,7 @@ class FakeDevice {
   };
 
   bool has_states() const { return config_.groups.back().life == kv::Life::kState; }
-  size_t groups() const { return config_.groups.size() - (has_states() ? 1 : 0); }  // of pages
+  size_t groups() const { return config_.groups.size() - (has_states() ? 1 : 0); }  // number of pages
   Table& table(size_t group, SlotId slot) { return tables_[group][static_cast<size_t>(slot.value)]; }
   PageId page_at(size_t group, SlotId slot, int32_t at) {
     return table(group, slot)[static_cast<size_t>(at / config_.page_size)];
@@ -205,7 +205,7 @@ class FakeDevice {
   }
 
   SchedulerConfig config_;
-  std::vector<std::vector<uint64_t>> memory_;  // by group, the scrap page too
+  std::vector<std::vector<uint64_t>> memory_;  // by group, including the scrap page
   std::vector<std::vector<Table>> tables_;     // by group and slot
   std::vector<State> states_, snapshots_;      // by slot, and by snapshot
   std::vector<int32_t> draft_contexts_;        // by slot
@@ -283,7 +283,7 @@ class Simulation {
     return id;
   }
 
-  // With what was computed and not yet applied.
+  // Including requests that were computed but whose results are not applied yet.
   void restart() {
     for (const auto& results : flights_) {
       for (const StepResult& result : results) finished_ -= result.finished && alive_.contains(result.id) ? 1 : 0;
@@ -344,7 +344,7 @@ class Simulation {
     return limit;
   }
 
-  // In a shared plan the device gives the rows to whichever drafted tokens it likes.
+  // In a shared plan the device gives the rows to drafted tokens of its choice.
   void share_out(const StepPlan& plan, std::vector<PlannedSegment>& segments) {
     if (!plan.shared) return;
     std::vector<std::pair<size_t, int32_t>> drafted;  // one entry a token that may be verified
@@ -360,7 +360,7 @@ class Simulation {
     for (const auto& [segment, token] : drafted) ++segments[segment].draft;
   }
 
-  // What the device does with a plan. It knows the sequences up to the last step that it computed.
+  // The device executes a plan. It knows the sequences up to the last step that it computed.
   void compute(const StepPlan& plan) {
     for (const PlannedSegment& started : plan.started) {
       if (!alive_.contains(started.id)) continue;  // it has just failed
@@ -394,7 +394,7 @@ class Simulation {
     flights_.push_back(std::move(results));
   }
 
-  // The host learns of the oldest step.
+  // The host gets the results of the oldest step.
   void land() {
     std::vector<StepResult> results;
     if (!flights_.empty()) {
@@ -409,7 +409,7 @@ class Simulation {
     }
   }
 
-  // The device stops a sequence by itself, before the host knows.
+  // The device ends a sequence by itself, before the host knows.
   bool ended(RequestId id, const Tokens& tokens) const {
     const Job& job = jobs_[id];
     const bool output = tokens.size() > job.prompt.size();
@@ -443,7 +443,7 @@ class Simulation {
             .device_knows = finished};
   }
 
-  // Whether one slot went from one tenant to another one that has no more than the first then.
+  // Whether a slot went from one tenant to another that then has no more slots than the first.
   bool gives_a_slot(const StepPlan& plan) {
     if (plan.preempted.size() != 1 || plan.started.size() != 1) return false;
     const auto tenant = [&](RequestId id) { return jobs_[id].traits.tenant; };
@@ -482,7 +482,7 @@ class Simulation {
     ASSERT_NO_FATAL_FAILURE(check_segments(plan, limit));
   }
 
-  // Nobody starts to compute what another choice of its request is computing.
+  // No request starts to compute a prompt that another choice of it is computing.
   void check_prompts_are_computed_once(const StepPlan& plan) {
     if (!config_.prefix_cache || no_snapshots()) return;
     for (const PlannedSegment& started : plan.started) {
@@ -554,7 +554,7 @@ class Simulation {
   std::set<RequestId> alive_;
   std::map<RequestId, size_t> ages_;  // in which order they started for the first time
   std::map<int32_t, RequestId> slots_;
-  std::map<RequestId, int32_t> prefilled_;       // planned to be, of those that run
+  std::map<RequestId, int32_t> prefilled_;       // running requests, with lengths as planned
   std::map<RequestId, Tokens> sequences_;        // as the device knows them
   std::deque<std::vector<StepResult>> flights_;  // computed, and not yet applied
   kv::CacheIndex index_;
@@ -565,7 +565,7 @@ class Simulation {
   int64_t without_context_ = 0;
 };
 
-// Prompts that share beginnings, as chats with one system prompt and several turns do.
+// Prompts that share beginnings, like chats with one system prompt and several turns.
 std::vector<Job> any_jobs(uint32_t seed, int count) {
   std::mt19937 random(seed);
   const auto below = [&](int bound) { return std::uniform_int_distribution<int>(0, bound - 1)(random); };
@@ -593,7 +593,7 @@ std::vector<Job> any_jobs(uint32_t seed, int count) {
   return jobs;
 }
 
-// As little memory as add() permits for the largest job, and `more` pages of each group.
+// The least memory that add() permits for the largest job, and `more` pages of each group.
 void set_smallest_pools(SchedulerConfig& config, const std::vector<Job>& jobs, int64_t more) {
   int64_t context = 0;
   for (const Job& job : jobs) context = std::max(context, last_context(std::ssize(job.prompt), job.max_tokens));
@@ -618,7 +618,7 @@ SchedulerConfig any_config(std::mt19937& random) {
   return config;
 }
 
-// Sliding windows of a few positions to a few pages. Every second one is a drafter's alone.
+// Sliding windows of a few positions to a few pages. Every second window is used by a drafter alone.
 void add_windows(SchedulerConfig& config, int count, uint32_t seed) {
   std::mt19937 random(seed + 1000);
   for (int i = 0; i < count; ++i) {
@@ -628,7 +628,7 @@ void add_windows(SchedulerConfig& config, int count, uint32_t seed) {
   }
 }
 
-// Snapshots of states, few enough to be evicted all the time; last of the groups.
+// Snapshots of states, few enough to be evicted all the time; the last group.
 void add_snapshots(SchedulerConfig& config, uint32_t seed) {
   std::mt19937 random(seed + 2000);
   config.snapshot_tokens = config.page_size * (1 + static_cast<int32_t>(random() % 4));
@@ -638,7 +638,8 @@ void add_snapshots(SchedulerConfig& config, uint32_t seed) {
 // Windows, and whether there are recurrent layers.
 using Layers = std::pair<int, bool>;
 
-// Every text is the model's own, whatever pages, rows, drafts, cancellations and failures did; nothing leaks or stalls.
+// Every text equals the model's own, whatever happened to pages, rows, drafts, cancellations and failures; no page
+// leaks and no request stalls.
 class AnyText : public ::testing::TestWithParam<Layers> {};
 
 TEST_P(AnyText, NeverDependsOnTheSchedule) {
@@ -680,7 +681,7 @@ TEST_P(AnyText, NeverDependsOnTheSchedule) {
     }
   }
   if (!kSanitized) EXPECT_GT(steps, 170'000) << "a million with all layers";
-  // The pressure was there: else the test would protect nothing.
+  // There was pressure on memory: else the test would protect nothing.
   EXPECT_GT(preemptions, 1000);
   EXPECT_GT(finished, states ? 7500 : 8000);
   EXPECT_GT(cached, windows == 0 && !states ? 20000 : 10000) << "with windows so small, others' windows evict much";
@@ -699,7 +700,8 @@ INSTANTIATE_TEST_SUITE_P(Of, AnyText,
                          ::testing::Values(Layers{0, false}, Layers{1, false}, Layers{2, false}, Layers{0, true},
                                            Layers{1, true}, Layers{2, true}));
 
-// tokens_per_step of a request is the same alone and under pressure: a preempted one resumes between two verify steps.
+// A request's tokens_per_step is the same alone and under pressure: a preempted request resumes between two verify
+// steps.
 TEST(Simulation, PreemptionKeepsThePartitionIntoVerifySteps) {
   int64_t preemptions = 0;
   for (uint32_t seed = 0; seed < 24; ++seed) {
@@ -708,7 +710,7 @@ TEST(Simulation, PreemptionKeepsThePartitionIntoVerifySteps) {
     add_windows(config, static_cast<int>(seed % 3), seed);
     if (seed % 2 == 1) add_snapshots(config, seed);
     config.max_num_seqs = 6;
-    config.max_num_batched_tokens = 6 * config.block_size + 20;  // rows never shorten a draft
+    config.max_num_batched_tokens = 6 * config.block_size + 20;  // too few rows never shorten a draft here
     const auto jobs = any_jobs(seed, 60);
     set_smallest_pools(config, jobs, 3);
     Simulation crowded(config, seed);
@@ -728,8 +730,8 @@ TEST(Simulation, PreemptionKeepsThePartitionIntoVerifySteps) {
   EXPECT_GT(preemptions, 300);
 }
 
-// A long context takes no more of a window than the window and the steps under way, while prompts are computed and
-// while they are continued; whatever the prefix cache does with the rest.
+// A long context takes no more of a window than the window and the steps under way, both while prompts are computed and
+// while they are continued, and whatever the prefix cache does with the other pages.
 TEST(Simulation, WindowsBoundWhatALongContextTakes) {
   for (const bool prefix_cache : {false, true}) {
     for (const int32_t rounds : {1, 2}) {
@@ -740,8 +742,8 @@ TEST(Simulation, WindowsBoundWhatALongContextTakes) {
       config.groups = {{.pages = 2000}, {.life = kv::Life::kWindow, .window = 40}};
       std::vector<Job> jobs;
       for (int i = 0; i < 6; ++i) jobs.push_back({.prompt = counting(1 + 2000 * i, 900), .max_tokens = 300});
-      // What a request holds at any time: the window, chunks of 16 and blocks of 4 for each round, all of them cut by
-      // pages.
+      // The most pages that a request holds at any time: the window, chunks of 16 and a block of 4 for each round,
+      // rounded to pages.
       const int64_t bound = (40 + 16 * rounds + 4 * rounds + 1) / 4 + 2;
       config.groups[1].pages = bound * config.max_num_seqs;
       Simulation simulation(config, 7);

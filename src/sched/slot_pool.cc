@@ -10,7 +10,7 @@ namespace volley::sched {
 SlotPool::SlotPool(int32_t slots) {
   VOLLEY_CHECK_GT(slots, 0);
   taken_.resize(static_cast<size_t>(slots));
-  for (int32_t slot = 0; slot < slots; ++slot) free_.emplace_back(slot);  // ascending is a heap already
+  for (int32_t slot = 0; slot < slots; ++slot) free_.emplace_back(slot);  // ascending order already is a heap
 }
 
 SlotId SlotPool::take() {

@@ -17,7 +17,7 @@ class SlotPool {
   bool empty() const { return free_.empty(); }
   int32_t free() const { return static_cast<int32_t>(free_.size()); }
   SlotId take();              // REQUIRES: !empty()
-  void release(SlotId slot);  // REQUIRES: it is taken
+  void release(SlotId slot);  // REQUIRES: the slot is taken
 
  private:
   std::vector<bool> taken_;

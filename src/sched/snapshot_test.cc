@@ -1,4 +1,4 @@
-// Where a scheduler takes snapshots of recurrent states, and from where requests then go on.
+// Where a scheduler takes snapshots of recurrent states, and where requests then begin.
 #include <gtest/gtest.h>
 
 #include "sched/scheduler.h"
@@ -17,7 +17,7 @@ SchedulerConfig recurrent(int64_t snapshots) {
   return config;
 }
 
-// Computes the prompt and one token, and says at which position it began.
+// Computes the prompt and one token, and returns the position at which the request began.
 int32_t run(Scheduler& scheduler, RequestId id, const Tokens& prompt) {
   EXPECT_TRUE(scheduler.add(id, "", prompt, 1).ok());
   int32_t start = -1;
@@ -36,7 +36,7 @@ Tokens joined(Tokens first, const Tokens& second) {
   return first;
 }
 
-// However few snapshots there are: a prompt that takes more than all of them leaves its latest.
+// With any number of snapshots, a prompt that needs more than all of them leaves its latest.
 TEST(Snapshots, ALongPromptLeavesItsLastOne) {
   for (const int64_t snapshots : {2, 3, 4, 7}) {
     Scheduler scheduler(recurrent(snapshots));
@@ -46,14 +46,14 @@ TEST(Snapshots, ALongPromptLeavesItsLastOne) {
   }
 }
 
-// The last multiple that the same prompt can use is the one before it, where the prompt ends at one.
+// Where a prompt ends at a multiple, the last multiple that the same prompt can use is the one before.
 TEST(Snapshots, APromptThatEndsAtAMultipleLeavesTheOneBefore) {
   Scheduler scheduler(recurrent(2));
   EXPECT_EQ(run(scheduler, 1, counting(0, 96)), 0);
   EXPECT_EQ(run(scheduler, 2, counting(0, 96)), 80);
 }
 
-// Where a second prompt leaves what it has in common with a first one, a third is likely to leave it too.
+// A third prompt is likely to branch off where a second one branched off from the first.
 TEST(Snapshots, WhatPromptsHaveInCommonIsServedBehindManyMultiples) {
   SchedulerConfig config = recurrent(3);
   config.snapshot_tokens = 8;
@@ -64,7 +64,7 @@ TEST(Snapshots, WhatPromptsHaveInCommonIsServedBehindManyMultiples) {
   EXPECT_EQ(run(scheduler, 3, joined(common, counting(400, 40))), 76);
 }
 
-// So is the part that the choices of one request have in common.
+// The same holds for the common part of one request's choices.
 TEST(Snapshots, WhatChoicesHaveInCommonIsServedBehindManyMultiples) {
   SchedulerConfig config = recurrent(3);
   config.max_num_seqs = 2;
@@ -82,7 +82,8 @@ TEST(Snapshots, WhatChoicesHaveInCommonIsServedBehindManyMultiples) {
   EXPECT_EQ(segment_of(plan, 2)->start, 108);
 }
 
-// Who is taken out in the middle of its prompt goes on from there, even where its own snapshots are all there are.
+// A request that is taken out in the middle of its prompt continues from there, even if its own snapshots are all there
+// are.
 TEST(Snapshots, WhoIsTakenOutLeavesItsState) {
   SchedulerConfig config = recurrent(1);
   config.prefill_chunk = 12;
@@ -97,7 +98,7 @@ TEST(Snapshots, WhoIsTakenOutLeavesItsState) {
   EXPECT_EQ(run(scheduler, 2, counting(0, 46)), 44);
 }
 
-// A conversation that was there before is not forgotten for the multiples of a long prompt.
+// The regular snapshots of a long prompt do not evict an earlier conversation.
 TEST(Snapshots, ALongPromptLeavesOthersTheirs) {
   Scheduler scheduler(recurrent(6));
   EXPECT_EQ(run(scheduler, 1, counting(500, 10)), 0);

@@ -1,12 +1,12 @@
-// What the scheduler's parts share: plan.cc (the rows of a step), admission.cc (queue to slot), preemption.cc (pages
-// under pressure), commit.cc (results). Private to this folder. Threads: one.
+// The state that the scheduler's files share: plan.cc (the rows of a step), admission.cc (queue to slot), preemption.cc
+// (pages under pressure), commit.cc (results). Private to this folder. Threads: one.
 //
-// Why every request ends. Of those that run the oldest, by their first start, is never preempted: alone it has room, so
-// it ends. Nobody overtakes the request whose turn it is to start: while it waits for pages nobody starts, those that
-// run end one after the other, and it starts at the latest when it is alone. Turns come around (fair_shares.h). And who
-// was preempted keeps its age, so it becomes the oldest in the end. A slot goes from one tenant to another only where
-// the first still has as many as the second then, so it is not asked back. Who waits for its prompt (shared_prompts.h)
-// waits for somebody who runs, and is next when that prompt is there.
+// Why every request ends. The running request with the earliest first start is never preempted: alone it has room, so
+// it ends. The request whose turn it is to start is not overtaken: while it waits for pages no other starts, the
+// running ones end one after the other, and it starts at the latest when it is alone. Turns come around
+// (fair_shares.h). A preempted request keeps its age, so it becomes the oldest in the end. A slot goes from one tenant
+// to another only if the first then still has as many as the second, so the slot is not asked back. A request that
+// waits for its prompt (shared_prompts.h) waits for a running request, and is next when that prompt is computed.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@
 namespace volley::sched {
 
 struct Scheduler::State {
-  // What a tenant that was away may be ahead of the others, in longest chunks.
+  // How far ahead of the others a tenant that was away may be, in longest chunks.
   static constexpr int32_t kCreditChunks = 8;
 
   explicit State(const SchedulerConfig& config);
@@ -54,7 +54,7 @@ struct Scheduler::State {
   Status check_fits(int64_t prompt, int64_t max_tokens) const;
   void resume(Request& request, const VerifyLimit& limit, StepPlan& plan);
   bool start(Request& request, StepPlan& plan);
-  kv::Lease cached_pages(const Request& request);  // of what it need not compute
+  kv::Lease cached_pages(const Request& request);  // of the rows that it must compute
   kv::Need need_to_start(const Request& request, int64_t cached) const;
 
   // preemption.cc
@@ -63,7 +63,7 @@ struct Scheduler::State {
   kv::Need need_of(const Request& request) const;  // while it runs
   Request& victim();
   bool share_slots(StepPlan& plan);
-  Request* next_to_start();  // null: nobody waits, but for a prompt that is being computed
+  Request* next_to_start();  // null: no request waits, except for a prompt that is being computed
   Request* who_gives_a_slot(const std::string& tenant);
   void preempt(Request& request, StepPlan& plan);
   void vacate(Request& request, bool state_moved_on = false, Prefix prefix = Prefix::kKept);
@@ -74,7 +74,7 @@ struct Scheduler::State {
   void apply(std::span<const StepResult> results);
   void finish_segment(const PlannedSegment& segment, const StepResult* result);
 
-  void forget(RequestId id);  // takes its segments out of the plans under way
+  void forget(RequestId id);  // removes its segments from the plans under way
 
   Request* find(RequestId id);
   Request& known(RequestId id);
@@ -83,11 +83,11 @@ struct Scheduler::State {
   kv::Cache cache;
   SlotPool slots;
   std::unordered_map<RequestId, Request>
-      requests;                          // after cache and slots: what requests hold goes back before they end
-  FairShares shares;                     // of all of them
-  std::map<uint64_t, Request*> running;  // by age
+      requests;       // declared after cache and slots: requests return their resources before those are destroyed
+  FairShares shares;  // all requests
+  std::map<uint64_t, Request*> running;             // running requests by age
   std::deque<std::vector<PlannedSegment>> flights;  // segments of the plans whose results are not in, oldest first
-  // What the next plan brings, and what the one after it does: states that are saved when the step before is done.
+  // Copies for the next plan, and for the one after it: states that are saved when the step before is done.
   std::vector<MemoryCopy> copies, later_copies;
   uint64_t starts = 0;
   int64_t preemptions = 0;

@@ -1,4 +1,5 @@
 #include <textkit.h>
+#include <volley/engine.h>
 
 #include <ctime>
 
@@ -17,11 +18,11 @@ class TextkitTemplate final : public ChatTemplate {
   TextkitTemplate(const TextkitTemplate&) = delete;
   TextkitTemplate& operator=(const TextkitTemplate&) = delete;
 
-  Result<std::string> render(const Input& input) const override {
+  Result<std::string> render(const ChatMessages& input) const override {
     textkit_template_input in{};
     in.messages = view(input.messages_json);
     in.tools = view(input.tools_json);
-    in.kwargs = view(input.kwargs_json);
+    in.kwargs = view(input.template_kwargs_json);
     in.add_generation_prompt = input.add_generation_prompt;
     in.continue_final_message = input.continue_final_message;
     in.now = std::time(nullptr);
@@ -36,11 +37,18 @@ class TextkitTemplate final : public ChatTemplate {
   textkit_template* handle_;
 };
 
-Result<std::shared_ptr<const ChatTemplate>> compile(const std::string& dir, const std::optional<std::string>& jinja,
+// The files of templates in a model's folder.
+struct TemplateFiles {
+  std::optional<std::string> jinja = {};
+  std::optional<std::string> tool_use = {};
+};
+
+Result<std::shared_ptr<const ChatTemplate>> compile(const std::string& dir, const TemplateFiles& templates,
                                                     const std::string& prefix) {
   VOLLEY_ASSIGN(const auto config, read_model_file(dir + "/tokenizer_config.json"));
   VOLLEY_ASSIGN(const auto special_tokens, read_model_file(dir + "/special_tokens_map.json"));
-  const textkit_template_files files{optional_view(config), optional_view(special_tokens), optional_view(jinja)};
+  const textkit_template_files files{optional_view(config), optional_view(special_tokens),
+                                     optional_view(templates.jinja), optional_view(templates.tool_use)};
   textkit_template* handle = nullptr;
   OwnedBytes error;
   const textkit_status status = textkit_template_new(&files, &handle, error.out());
@@ -48,7 +56,7 @@ Result<std::shared_ptr<const ChatTemplate>> compile(const std::string& dir, cons
   return std::shared_ptr<const ChatTemplate>(std::make_shared<TextkitTemplate>(handle));
 }
 
-// textkit calls every template that stands in a file of its own by the name it has in a model's folder.
+// textkit names a template from a file of its own by the file's path in the model's folder.
 std::string without_usual_name(std::string message) {
   constexpr std::string_view kUsual = " of chat_template.jinja";
   if (const size_t at = message.find(kUsual); at != std::string::npos) message.erase(at, kUsual.size());
@@ -58,15 +66,19 @@ std::string without_usual_name(std::string message) {
 }  // namespace
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::string& dir) {
-  VOLLEY_ASSIGN(const auto jinja, read_model_file(dir + "/chat_template.jinja"));
-  return compile(dir, jinja, dir + ": ");
+  TemplateFiles templates;
+  VOLLEY_ASSIGN(templates.jinja, read_own_file(dir, "chat_template.jinja"));
+  VOLLEY_ASSIGN(auto other_default, read_own_file(dir, "additional_chat_templates/default.jinja"));
+  if (other_default) templates.jinja = std::move(other_default);
+  VOLLEY_ASSIGN(templates.tool_use, read_own_file(dir, "additional_chat_templates/tool_use.jinja"));
+  return compile(dir, templates, dir + ": ");
 }
 
 Result<std::shared_ptr<const ChatTemplate>> load_template_file(const std::string& dir, const std::string& file) {
   auto jinja = read_model_file(file);
   if (!jinja.ok()) return invalid_argument(jinja.error().message);
   if (!*jinja) return invalid_argument("There is no file " + file + ": name a Jinja template.");
-  auto chat = compile(dir, *jinja, file + ": ");
+  auto chat = compile(dir, {.jinja = std::move(*jinja)}, file + ": ");
   if (!chat.ok()) return invalid_argument(without_usual_name(chat.error().message));
   return chat;
 }

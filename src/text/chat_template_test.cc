@@ -22,7 +22,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
-using Input = ChatTemplate::Input;
+using Input = ChatMessages;
 
 std::shared_ptr<const ChatTemplate> load(const std::map<std::string, std::string>& files) {
   const ModelDir dir(files);
@@ -41,9 +41,9 @@ std::string render(const std::shared_ptr<const ChatTemplate>& chat, const Input&
   return text.ok() ? *text : "";
 }
 
-// What a template without use of the messages prints.
+// The output of a template that does not use the messages.
 std::string print(const std::string& source, std::string_view kwargs = "") {
-  return render(from_source(source), {.messages_json = "[]", .kwargs_json = kwargs});
+  return render(from_source(source), {.messages_json = "[]", .template_kwargs_json = std::string(kwargs)});
 }
 
 std::string error_of(const std::shared_ptr<const ChatTemplate>& chat, const Input& input,
@@ -107,7 +107,7 @@ constexpr const char* kChatMl = R"({%- if tools %}
 TEST(ChatTemplate, ChatMlWithToolsAndReasoning) {
   const auto chat = from_source(kChatMl);
   EXPECT_EQ(render(chat, {.messages_json = kHi}), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-  EXPECT_EQ(render(chat, {.messages_json = kHi, .kwargs_json = R"({"enable_thinking": false})"}),
+  EXPECT_EQ(render(chat, {.messages_json = kHi, .template_kwargs_json = R"({"enable_thinking": false})"}),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
   EXPECT_EQ(render(chat, {.messages_json = kHi, .add_generation_prompt = false}), "<|im_start|>user\nHi<|im_end|>\n");
 
@@ -130,8 +130,8 @@ TEST(ChatTemplate, ChatMlWithToolsAndReasoning) {
             "<|im_start|>user\nThanks<|im_end|>\n<|im_start|>assistant\n");
 }
 
-// Clients send a turn that is tool calls only with null, or nothing, as its content. A template that looks for null
-// gets it; one that would fail or print "None" gets empty text.
+// Clients send a turn that is tool calls only with null, or nothing, as its content. A template that tests for null
+// gets null; one that would fail or print "None" gets empty text.
 TEST(ChatTemplate, TurnsOfToolCallsWithoutContent) {
   const std::string calls = R"("tool_calls": [{"id": "1", "type": "function", "function": {"name": "f"}}])";
   for (const std::string content : {R"("content": null, )", ""}) {
@@ -159,6 +159,27 @@ TEST(ChatTemplate, ArgumentsOfCallsAsTheTemplateTakesThem) {
   EXPECT_EQ(render(calls("{{ c.function.name + ' ' + c.function.arguments }}"), input), R"(f {"x":94.95886283158103})");
 }
 
+TEST(ChatTemplate, CallsWithoutArgumentsHaveNoMembers) {
+  const auto calls = [](const std::string& print) {
+    return from_source("{% for m in messages %}{% for c in m.tool_calls or [] %}" + print + "{% endfor %}{% endfor %}");
+  };
+  for (const char* arguments : {R"(, "arguments": "")", R"(, "arguments": " \n")", R"(, "arguments": null)",
+                                R"(, "arguments": "null")", R"(, "arguments": "{}")", R"(, "arguments": {})", ""}) {
+    const std::string messages = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": null,
+      "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f")" +
+                                 std::string(arguments) + "}}]}]";
+    const Input input{.messages_json = messages};
+    EXPECT_EQ(render(calls("{{ c.function.arguments | tojson }}"), input), "{}") << arguments;
+    EXPECT_EQ(render(calls("{% for k, v in c.function.arguments | items %}{{ k }}{% endfor %}."), input), ".")
+        << arguments;
+    EXPECT_EQ(render(calls("{{ c.function.name + ' ' + c.function.arguments }}"), input), "f {}") << arguments;
+  }
+  // Arguments that are no object are passed to the template unchanged.
+  const std::string other = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": null,
+      "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "[1"}}]}])";
+  EXPECT_EQ(render(calls("{{ c.function.arguments }}"), {.messages_json = other}), "[1");
+}
+
 // In the manner of the Llama 3 family: a date, header tokens, trimmed content, the begin token from the config.
 TEST(ChatTemplate, HeadersDateAndBeginToken) {
   const std::string source = R"({{- bos_token }}
@@ -181,7 +202,7 @@ TEST(ChatTemplate, HeadersDateAndBeginToken) {
                           {"tokenizer_config.json", R"({"bos_token": {"content": "<|begin|>", "lstrip": false}})"}});
   const std::string messages =
       R"([{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "  Hi\n"}])";
-  EXPECT_EQ(render(chat, {.messages_json = messages, .kwargs_json = R"({"date_string": "26 Jul 2024"})"}),
+  EXPECT_EQ(render(chat, {.messages_json = messages, .template_kwargs_json = R"({"date_string": "26 Jul 2024"})"}),
             "<|begin|><|header|>system<|/header|>\n\nToday: 26 Jul 2024\nBe brief.<|eot|>"
             "<|header|>user<|/header|>\n\nHi<|eot|>");
   EXPECT_THAT(render(chat, {.messages_json = messages}), testing::ContainsRegex("Today: [0-9][0-9] [A-Z][a-z]+ 20"));
@@ -272,23 +293,8 @@ TEST(ChatTemplate, SpecialTokensOfBothFiles) {
       load({{"tokenizer_config.json", config.dump()},
             {"special_tokens_map.json", R"({"bos_token": "<other>", "eos_token": {"content": "</s>"}})"}});
   EXPECT_EQ(render(chat, {.messages_json = "[]"}), "<s>|</s>|False|False|<y>");
-  EXPECT_EQ(render(chat, {.messages_json = "[]", .kwargs_json = R"({"eos_token": "!"})"}), "<s>|!|False|False|<y>");
-}
-
-TEST(ChatTemplate, NamedTemplatesAndTheFileThatWins) {
-  const json config = {{"chat_template",
-                        {{{"name", "default"}, {"template", "default {{ tools is none }}"}},
-                         {{"name", "rag"}, {"template", "{% broken"}},
-                         {{"name", "tool_use"}, {"template", "tools {{ tools|length }}"}}}}};
-  const auto chat = load({{"tokenizer_config.json", config.dump()}});
-  EXPECT_EQ(render(chat, {.messages_json = "[]"}), "default True");
-  EXPECT_EQ(render(chat, {.messages_json = "[]", .tools_json = "[]"}), "default False");
-  EXPECT_EQ(render(chat, {.messages_json = "[]", .tools_json = "[{}]"}), "tools 1");
-  const auto file = load({{"tokenizer_config.json", config.dump()}, {"chat_template.jinja", "file"}});
-  EXPECT_EQ(render(file, {.messages_json = "[]", .tools_json = "[{}]"}), "file");
-  const auto tools_only =
-      load({{"tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "t"}]})"}});
-  error_of(tools_only, {.messages_json = "[]"}, ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(render(chat, {.messages_json = "[]", .template_kwargs_json = R"({"eos_token": "!"})"}),
+            "<s>|!|False|False|<y>");
 }
 
 TEST(ChatTemplate, WithoutATemplateLoadsAndSaysWhatToDo) {
@@ -303,8 +309,6 @@ TEST(ChatTemplate, LoadErrorsNameFolderAndPlace) {
       {{{"tokenizer_config.json", "{"}}, "tokenizer_config.json is not JSON"},
       {{{"tokenizer_config.json", "[]"}}, "tokenizer_config.json must hold a JSON object"},
       {{{"special_tokens_map.json", "\xff"}}, "special_tokens_map.json must be valid UTF-8"},
-      {{{"tokenizer_config.json", R"({"chat_template": 1})"}}, "must be a string or a list"},
-      {{{"tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})"}}, "must be a string or a list"},
       {{{"chat_template.jinja", "a\n{% if %}"}}, "chat_template:2"}};
   for (const auto& [files, message] : cases) {
     const ModelDir dir(files);
@@ -323,8 +327,9 @@ TEST(ChatTemplate, MalformedRequests) {
   EXPECT_THAT(error_of(chat, {.messages_json = "[{}, 1]"}), HasSubstr("messages[1] must be an object"));
   EXPECT_THAT(error_of(chat, {.messages_json = "[\"\xff\"]"}), HasSubstr("offset 2"));
   EXPECT_THAT(error_of(chat, {.messages_json = "[]", .tools_json = "{}"}), HasSubstr("tools must be a JSON array"));
-  EXPECT_THAT(error_of(chat, {.messages_json = "[]", .kwargs_json = "[]"}), HasSubstr("must be a JSON object"));
-  EXPECT_THAT(error_of(chat, {.messages_json = "[]", .kwargs_json = R"({"messages": []})"}),
+  EXPECT_THAT(error_of(chat, {.messages_json = "[]", .template_kwargs_json = "[]"}),
+              HasSubstr("must be a JSON object"));
+  EXPECT_THAT(error_of(chat, {.messages_json = "[]", .template_kwargs_json = R"({"messages": []})"}),
               HasSubstr("may not set messages"));
   EXPECT_THAT(error_of(chat, {.messages_json = std::string(1000, '[')}), HasSubstr("messages must be JSON"));
 }
@@ -359,6 +364,97 @@ TEST(ChatTemplate, ContentInEitherForm) {
   EXPECT_EQ(render(both, {.messages_json = text}), "one");
   EXPECT_EQ(render(both, {.messages_json = parts}), "onetwo");
   EXPECT_EQ(render(both, {.messages_json = image}), "one<image>");
+}
+
+// Two messages of one side in a row are joined only if the template insists on turns.
+TEST(ChatTemplate, Neighbours) {
+  const auto said = [](const char* role, const char* text) { return json{{"role", role}, {"content", text}}; };
+  const char* prints = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}{{ m.reasoning_content }} {% endfor %}";
+  const std::string check =
+      "{% set rest = messages[1:] if messages[0].role == 'system' else messages %}{% for m in rest %}"
+      "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}{% endfor %}";
+  const std::string insists = check + prints;
+  const std::string parts = check +
+                            "{% for m in messages %}{{ m.role[0] }}:{% for p in m.content %}{{ p.text }}"
+                            "{{ '|' if not loop.last }}{% endfor %} {% endfor %}";
+  struct Case {
+    json messages;
+    const char *alone, *joined, *parts;
+  };
+  const std::vector<Case> cases = {
+      {{said("user", "A"), said("user", "B")}, "u:A u:B ", "u:A\n\nB ", "u:A|B "},
+      {{said("system", "S"), said("user", "A"), said("user", "B"), said("user", "C")},
+       "s:S u:A u:B u:C ",
+       "s:S u:A\n\nB\n\nC ",
+       "s:S u:A|B|C "},
+      {{said("user", "A"), said("assistant", "B"), said("assistant", "C"), said("user", "D"), said("user", "")},
+       "u:A a:B a:C u:D u: ",
+       "u:A a:B\n\nC u:D ",
+       "u:A a:B|C u:D| "},
+      {{said("user", "A"), said("assistant", "B"), said("user", "C")}, "u:A a:B u:C ", "u:A a:B u:C ", "u:A a:B u:C "},
+  };
+  for (const Case& one : cases) {
+    const std::string messages = one.messages.dump();
+    EXPECT_EQ(render(from_source(prints), {.messages_json = messages}), one.alone);
+    EXPECT_EQ(render(from_source(insists), {.messages_json = messages}), one.joined);
+    EXPECT_EQ(render(from_source(parts), {.messages_json = messages}), one.parts);
+  }
+  // A thought or a call belongs to its own message, so the template's refusal stands.
+  const std::string thought =
+      R"([{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"},
+          {"role": "assistant", "content": "C", "reasoning_content": "hm"}])";
+  EXPECT_THAT(error_of(from_source(insists), {.messages_json = thought}), HasSubstr("turns"));
+}
+
+// Instructions after other messages stay in place if the template prints them there, else they join those at the start.
+TEST(ChatTemplate, LateInstructions) {
+  const auto said = [](const char* role, const char* text) { return json{{"role", role}, {"content", text}}; };
+  const auto printed = [](const char* source, const json& messages) {
+    return render(from_source(source), {.messages_json = messages.dump()});
+  };
+  const json late = {said("user", "A"), said("system", "B")};
+  const json turns = {said("system", "0"), said("user", "A"),      said("system", "B"), said("user", "C"),
+                      said("system", "D"), said("assistant", "E"), said("system", ""),  said("user", "F")};
+
+  const char* anywhere = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}";
+  EXPECT_EQ(printed(anywhere, late), "u:A s:B ");
+  EXPECT_EQ(printed(anywhere, turns), "s:0 u:A s:B u:C s:D a:E s: u:F ");
+
+  const char* refuses =
+      "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('first') }}{% endif %}"
+      "{{ m.role[0] }}:{{ m.content }} {% endfor %}";
+  const char* leaves_out =
+      "{% if messages[0].role == 'system' %}s:{{ messages[0].content }} {% endif %}"
+      "{% for m in messages %}{% if m.role != 'system' %}{{ m.role[0] }}:{{ m.content }} {% endif %}{% endfor %}";
+  const char* wants_turns =
+      "{% set rest = messages[1:] if messages[0].role == 'system' else messages %}"
+      "{% if messages[0].role == 'system' %}s:{{ messages[0].content }} {% endif %}{% for m in rest %}"
+      "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}"
+      "{{ m.role[0] }}:{{ m.content }} {% endfor %}";
+  // Prints late instructions, but all of them at the end.
+  const char* moves =
+      "{% for m in messages %}{% if m.role != 'system' or loop.first %}{{ m.role[0] }}:{{ m.content }} {% endif %}"
+      "{% endfor %}{% for m in messages[1:] %}{% if m.role == 'system' %}late:{{ m.content }}{% endif %}{% endfor %}";
+  const char* parts =
+      "{% for m in messages %}{% if m.role != 'system' or loop.first %}{{ m.role[0] }}:"
+      "{% for p in m.content %}{{ p.text }}{{ '|' if not loop.last }}{% endfor %} {% endif %}{% endfor %}";
+  for (const char* source : {refuses, leaves_out, wants_turns, moves}) {
+    EXPECT_EQ(printed(source, late), "s:B u:A ") << source;
+    const char* users = source == wants_turns ? "u:A\n\nC " : "u:A u:C ";
+    EXPECT_EQ(printed(source, turns), "s:0\n\nB\n\nD " + std::string(users) + "a:E u:F ") << source;
+    EXPECT_EQ(printed(source, {said("system", "A"), said("system", "B"), said("user", "C")}), "s:A\n\nB u:C ")
+        << source;
+    EXPECT_EQ(printed(source, {said("system", "A"), said("user", "B")}), "s:A u:B ") << source;
+  }
+  EXPECT_EQ(printed(parts, late), "s:B u:A ");
+  EXPECT_EQ(printed(parts, turns), "s:0|B|D| u:A u:C a:E u:F ");
+
+  const auto going_on = from_source(refuses);
+  const json unfinished = {said("user", "A"), said("system", "B"), said("assistant", "C")};
+  EXPECT_EQ(
+      render(going_on,
+             {.messages_json = unfinished.dump(), .add_generation_prompt = false, .continue_final_message = true}),
+      "s:B u:A a:C");
 }
 
 TEST(ChatTemplate, ContinuesTheFinalMessage) {
@@ -402,7 +498,7 @@ TEST(ChatTemplate, ContinuingThatCannotBe) {
   }
 }
 
-// A template is a program that came with the weights. Neither the start nor a request may depend on its ending.
+// A template is a program that came with the weights. Start and requests must not depend on its termination.
 TEST(ChatTemplate, TemplatesThatDoNotEndAreRefusedAtTheStart) {
   const std::string loop =
       "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{{ messages[0].content }}";
@@ -428,7 +524,8 @@ TEST(ChatTemplate, TemplatesThatDoNotEndAreRefusedAtTheStart) {
   EXPECT_THAT(refusal({{"chat_template.jinja", std::string(300'000, 'x')}}), HasSubstr("has 300000 bytes"));
 }
 
-// What a step may do is bounded, too: values grow without being printed, and lists hold one another many times.
+// The work of a single step is bounded, too: values grow without being printed, and lists contain one another many
+// times.
 TEST(ChatTemplate, ValuesThatGrowAreRefusedAtTheStart) {
   const auto refusal = [](const std::string& source) {
     const ModelDir dir({{"chat_template.jinja", source}});
@@ -442,6 +539,8 @@ TEST(ChatTemplate, ValuesThatGrowAreRefusedAtTheStart) {
   EXPECT_THAT(refusal(grown("n.x = n.x ~ n.x", "{{ 1 }}")), HasSubstr("takes more than 64 MiB of memory"));
   EXPECT_THAT(refusal(grown("n.x = n.x.replace('a', n.x)", "{{ 1 }}")), HasSubstr("takes more than 64 MiB of memory"));
   EXPECT_THAT(refusal(grown("n.l = [n.l, n.l]", "{% set y = n.l|tojson %}")),
+              HasSubstr("takes more than 64 MiB of memory"));
+  EXPECT_THAT(refusal("{% for i in range(9999) %}{% set x = ('ab' ~ i) * 50000 %}{% endfor %}"),
               HasSubstr("makes values of more than 256 MiB in all"));
   EXPECT_THAT(refusal(grown("n.l = [n.l, n.l]", "{{ n.l }}")), HasSubstr("prints more than 1048576 bytes"));
   EXPECT_THAT(refusal("{% set x %}{% for i in range(9999) %}" + std::string(100'000, 'x') + "{% endfor %}{% endset %}"),
@@ -455,7 +554,7 @@ TEST(ChatTemplate, ValuesThatGrowAreRefusedAtTheStart) {
       << "the next one is as before";
 }
 
-// The engine frees, prints and compares values by recursion, and a stack that ends takes the process along.
+// The engine frees, prints and compares values by recursion, and a stack overflow ends the process.
 TEST(ChatTemplate, ValuesThatNestDeeplyAreRefused) {
   const auto nested = [](const std::string& step, const std::string& after) {
     return from_source(
@@ -472,7 +571,7 @@ TEST(ChatTemplate, ValuesThatNestDeeplyAreRefused) {
   }
 }
 
-// As deep as the limit lets them be, they can be used.
+// Values nested up to the limit can be used.
 TEST(ChatTemplate, ValuesBelowTheLimitOfDepthHaveStackEnough) {
   for (const char* use : {"{{ n.x|string|length }}", "{{ n.x|tojson|length }}", "{{ n.x == n.y }}", "{{ n.x < n.y }}",
                           "{{ {n.x: 1}|length }}", "{% set n.x = 1 %}"}) {
@@ -482,24 +581,6 @@ TEST(ChatTemplate, ValuesBelowTheLimitOfDepthHaveStackEnough) {
         std::string(use) + "{% endif %}{{ messages[0].content }}");
     EXPECT_THAT(render(chat, {.messages_json = R"([{"role": "user", "content": "nest"}])"}), EndsWith("nest")) << use;
   }
-}
-
-// The engine reads, and frees, an expression by recursion.
-TEST(ChatTemplate, LongExpressionsAreRefusedAtTheStart) {
-  const auto repeated = [](const std::string& text, int times) {
-    std::string result;
-    for (int i = 0; i < times; ++i) result += text;
-    return result;
-  };
-  for (const std::string& inner :
-       {repeated("-", 200'000) + "1", repeated("not ", 60'000) + "1", "1" + repeated("+1", 100'000),
-        "[{'a': {'b': 1}}, " + repeated("-", 200'000) + "1]"}) {
-    const ModelDir dir({{"chat_template.jinja", "{# {{ #}{{ " + inner + " }}"}});
-    const auto chat = ChatTemplate::load(dir.path());
-    ASSERT_FALSE(chat.ok());
-    EXPECT_THAT(chat.error().message, HasSubstr("an expression of more than 2000 words and signs"));
-  }
-  EXPECT_EQ(render(from_source("{{ '" + repeated("- ", 50'000) + "'|length }}"), {.messages_json = "[]"}), "100000");
 }
 
 TEST(ChatTemplate, RenderingEndsForEveryRequest) {
@@ -513,7 +594,7 @@ TEST(ChatTemplate, RenderingEndsForEveryRequest) {
   EXPECT_EQ(render(chat, {.messages_json = messages.dump()}).size(), 20'000u) << "a long conversation is no loop";
 }
 
-// Lets the process take `bytes` more of address space.
+// Allows the process `bytes` more of address space.
 void limit_address_space(rlim_t bytes) {
   std::ifstream statm("/proc/self/statm");
   rlim_t pages = 0;
@@ -524,8 +605,8 @@ void limit_address_space(rlim_t bytes) {
   setrlimit(RLIMIT_AS, &limit);
 }
 
-// The stack of a rendering takes 128 MiB of address space. What has one keeps it; where the first is missing, it is
-// memory that is missing, and not the client who asks too often.
+// A rendering's stack takes 128 MiB of address space. A thread that has one keeps it. If the first cannot be had, the
+// error is lack of memory, not too many requests.
 void render_where_memory_is_short() {
   const auto chat = *ChatTemplate::load(kPocket);
   limit_address_space(rlim_t{64} << 20);
@@ -569,7 +650,7 @@ TEST(ChatTemplate, RenderingsThatEndAtALimitLeaveTheirThreadsToOthers) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Nobody waits for a thread whose client has left.
+// No call waits for a thread after its client has left.
 TEST(ChatTemplate, WhoHasLeftWaitsForNoThread) {
   const auto chat = from_source(
       "{% if messages[0].content == 'loop' %}{% for i in range(99999) %}{% for j in range(99999) %}{{ 'x' }}{% endfor "

@@ -7,13 +7,13 @@
 namespace volley::text {
 namespace {
 
-// What decoders print for bytes that are no character, or not yet one. Three bytes long.
+// The decoders' output for bytes that are not, or not yet, a character. Three bytes long.
 constexpr std::string_view kReplacement = "\uFFFD";
 // An unfinished character is at most three bytes, each of which may be a token.
 constexpr size_t kUnfinishedIds = 3;
 // Ids that end in U+FFFD for longer than this are not an unfinished character but bytes that never become one.
 constexpr size_t kMaxHeldIds = 4;
-// Ids in the window from which on it is shortened even in the middle of such bytes.
+// From so many ids on the window is shortened even in the middle of such bytes.
 constexpr size_t kMaxWindow = 16;
 // A run of U+FFFD this long holds more bytes than a character can join across a cut: both sides of it decode alike.
 constexpr size_t kReplacementContext = 8 * kReplacement.size();
@@ -62,7 +62,7 @@ std::string Detokenizer::push(std::span<const TokenId> ids) {
   const std::string text = decode(0, window_.size());
   std::string out;
   const bool sound = text.starts_with(shown_) && text.find(kReplacement, shown_.size()) == std::string::npos;
-  if (ids.size() > 1 && !sound) {  // what is out before a later id changes it goes by the ids, not by their number
+  if (ids.size() > 1 && !sound) {  // how long text is held back depends on the ids, not on their number
     window_.resize(old_size);
     for (const TokenId& id : ids) out += push({&id, 1});
     return out;
@@ -96,7 +96,7 @@ std::string Detokenizer::advance(const std::string& text) {
     const std::string before = decode(0, size - back);
     if (!before.ends_with(kReplacement) && before.starts_with(shown_)) {
       out = show(size - back, before);
-      // What is left ends in U+FFFD again and has no such token.
+      // The remaining text ends in U+FFFD again and has no such token.
       if (!out.empty()) return out + advance(decode(0, window_.size()));
       break;
     }
@@ -115,7 +115,7 @@ std::string Detokenizer::advance(const std::string& text) {
   return out;
 }
 
-// Gives out what is new in `text`, the decoding of window_[0, end).
+// Gives out the new text of `text`, the decoding of window_[0, end).
 std::string Detokenizer::show(size_t end, const std::string& text) {
   std::string out = text.substr(shown_.size());
   if (out.empty()) return out;
@@ -125,7 +125,7 @@ std::string Detokenizer::show(size_t end, const std::string& text) {
   return out;
 }
 
-// The decoder changed its mind about text that is out already: that text stays, the ids after it are decoded alone.
+// The decoder changed text that was already given out: that text stays, and the ids after it are decoded alone.
 std::string Detokenizer::restart() {
   std::string out = decode(shown_ids_, window_.size());
   window_.erase(window_.begin(), window_.begin() + shown_ids_);
@@ -134,8 +134,9 @@ std::string Detokenizer::restart() {
   return out;
 }
 
-// Drops ids from the front of the window that later text does not need: the rest must decode to the same end, from
-// some text before the part that is not shown yet. `text` is the decoding of window_[0, end) and begins with shown_.
+// Drops ids from the front of the window that later text does not need: the remaining ids must decode to the same end,
+// from some text before the part that is not shown yet. `text` is the decoding of window_[0, end) and begins with
+// shown_.
 void Detokenizer::shrink(size_t end, const std::string& text) {
   const size_t unshown = text.size() - shown_.size();
   for (size_t keep = 1; keep < end; keep = keep < 4 ? keep + 1 : 2 * keep) {
@@ -152,7 +153,8 @@ void Detokenizer::shrink(size_t end, const std::string& text) {
 }
 
 // Ids that leave no trace in any decoding (skipped special tokens, ids outside the vocabulary) may come without end and
-// must not fill the window. A space that a decoder strips from the start of a text is told from them by repeating it.
+// must not fill the window. Repeating an id distinguishes it from a space that a decoder strips from the start of a
+// text.
 void Detokenizer::drop_traceless(size_t begin) {
   const auto is_traceless = [&](TokenId id) {
     const std::array<TokenId, 4> repeated{id, id, id, id};

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using Ids = std::vector<TokenId>;
 
-// Counts the ids that it decodes for somebody else.
+// Counts the ids that the wrapped tokenizer decodes.
 class CountingTokenizer final : public Tokenizer {
  public:
   explicit CountingTokenizer(std::shared_ptr<const Tokenizer> inner) : inner_(std::move(inner)) {}
@@ -163,8 +163,8 @@ TEST_F(DetokenizerProperty, ByteFallbackOfValidText) {
   }
 }
 
-// Invalid runs differ from decoding at once, as text.h says; what comes out is still text, the same however the ids are
-// split, and all characters after.
+// Invalid runs differ from decoding at once, as text.h says. The output is still text, does not depend on how the ids
+// are split, and contains all later characters.
 TEST_F(DetokenizerProperty, ByteFallbackOfInvalidTextStaysText) {
   const auto tokenizer = byte_fallback();
   for (int list = 0; list < 500; ++list) {
@@ -203,7 +203,7 @@ TEST(Detokenizer, HoldsAnUnfinishedCharacterAndNothingElse) {
   EXPECT_EQ(push({2}), " b");  // as new
 }
 
-// Bytes that never become a character come out while they stream, not at the end.
+// Bytes that never become a character are given out while they stream, not at the end.
 TEST(Detokenizer, DoesNotHoldForever) {
   const auto tokenizer = broken_bytes();
   for (const TokenId id : {TokenId{11}, TokenId{10}, TokenId{13}, TokenId{3}, TokenId{4}}) {
@@ -221,8 +221,8 @@ TEST(Detokenizer, DoesNotHoldForever) {
   }
 }
 
-// The work of a push does not grow with the text before it, whatever that text is. Words cost about two decoded ids an
-// id; the worst pair of tokens here, bytes that never become a character, costs 99 at any length.
+// The work of a push does not grow with the text before it, for any text. Words cost about two decoded ids an id; the
+// worst pair of tokens here, bytes that never become a character, costs 99 at any length.
 TEST(Detokenizer, WorkPerIdIsBounded) {
   const auto tokenizer = std::make_shared<CountingTokenizer>(broken_bytes());
   constexpr size_t kIds = 500;
@@ -236,7 +236,7 @@ TEST(Detokenizer, WorkPerIdIsBounded) {
   }
 }
 
-// What goes on with a text keeps the space that a decoder strips from the start of one.
+// Text that continues a context keeps the space that a decoder strips from the start of a text.
 TEST(Detokenizer, AContextIsTextBeforeTheFirstId) {
   const auto sentence_piece = byte_fallback(), piece = word_piece(), bytes = broken_bytes();
   const auto text = [](const std::shared_ptr<const Tokenizer>& tokenizer, const Ids& context, const Ids& ids,

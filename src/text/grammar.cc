@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -68,12 +69,22 @@ textkit_grammar_kind kind_of(GrammarSpec::Kind kind) {
   return TEXTKIT_GRAMMAR_JSON_OBJECT;
 }
 
-std::vector<textkit_view> views(const std::vector<std::string>& texts) {
-  std::vector<textkit_view> views;
-  views.reserve(texts.size());
-  for (const std::string& text : texts) views.push_back(view(text));
-  return views;
-}
+// The grammar as textkit takes it, while both live.
+class GivenGrammar {
+ public:
+  explicit GivenGrammar(const GrammarSpec& spec) {
+    for (const std::string& choice : spec.choices) choices_.push_back(view(choice));
+    given_ = {kind_of(spec.kind), view(spec.text), choices_.data(), choices_.size(), view(spec.lead)};
+  }
+  GivenGrammar(const GivenGrammar&) = delete;
+  GivenGrammar& operator=(const GivenGrammar&) = delete;
+
+  const textkit_grammar* get() const { return &given_; }
+
+ private:
+  std::vector<textkit_view> choices_;
+  textkit_grammar given_{};
+};
 
 const char* what(GrammarSpec::Kind kind) {
   switch (kind) {
@@ -91,6 +102,16 @@ const char* what(GrammarSpec::Kind kind) {
   return "The grammar cannot be used: ";
 }
 
+textkit_grammar_limits given_limits(const GrammarLimits& limits) {
+  return {static_cast<uint64_t>(limits.memory_bytes), static_cast<uint32_t>(limits.compile_ms), limits.at_once,
+          cancel_of(limits.cancelled)};
+}
+
+Error compile_error(textkit_status status, const OwnedBytes& error, GrammarSpec::Kind kind) {
+  if (status == TEXTKIT_EXHAUSTED || status == TEXTKIT_CANCELLED) return textkit_error(status, error);
+  return textkit_error(status, error, what(kind));
+}
+
 class TextkitGrammars final : public GrammarCompiler {
  public:
   explicit TextkitGrammars(const textkit_tokenizer* tokenizer) : tokenizer_(tokenizer) {}
@@ -101,26 +122,32 @@ class TextkitGrammars final : public GrammarCompiler {
   Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar, const GrammarLimits& limits) const override {
     static_assert(kMostCompiling == TEXTKIT_MOST_COMPILING);
     VOLLEY_ASSIGN(const textkit_grammars* grammars, handle());
-    const std::vector<textkit_view> choices = views(grammar.choices);
     textkit_matcher* matcher = nullptr;
-    const textkit_grammar_limits given = {static_cast<uint64_t>(limits.memory_bytes),
-                                          static_cast<uint32_t>(limits.compile_ms), limits.at_once,
-                                          cancel_of(limits.cancelled)};
+    const textkit_grammar_limits given = given_limits(limits);
     OwnedBytes error;
     const textkit_status status =
-        textkit_grammars_compile(grammars, kind_of(grammar.kind), view(grammar.text), choices.data(), choices.size(),
-                                 view(grammar.lead), &given, &matcher, error.out());
-    if (status == TEXTKIT_EXHAUSTED || status == TEXTKIT_CANCELLED) return textkit_error(status, error);
-    if (status != TEXTKIT_OK) return textkit_error(status, error, what(grammar.kind));
+        textkit_grammars_compile(grammars, GivenGrammar(grammar).get(), &given, &matcher, error.out());
+    if (status != TEXTKIT_OK) return compile_error(status, error, grammar.kind);
     return std::unique_ptr<Matcher>(std::make_unique<TextkitMatcher>(matcher));
+  }
+
+  Result<std::vector<std::string>> check(const GrammarSpec& grammar, const GrammarLimits& limits) const override {
+    VOLLEY_ASSIGN(const textkit_grammars* grammars, handle());
+    const textkit_grammar_limits given = given_limits(limits);
+    OwnedBytes notes, error;
+    const textkit_status status =
+        textkit_grammars_check(grammars, GivenGrammar(grammar).get(), &given, notes.out(), error.out());
+    if (status != TEXTKIT_OK) return compile_error(status, error, grammar.kind);
+    std::vector<std::string> lines;
+    std::istringstream text(notes.str());
+    for (std::string line; std::getline(text, line);) lines.push_back(std::move(line));
+    return lines;
   }
 
   bool is_quick(const GrammarSpec& grammar) const override {
     const textkit_grammars* grammars = made_;
     if (grammars == nullptr) return false;
-    const std::vector<textkit_view> choices = views(grammar.choices);
-    return textkit_grammars_is_quick(grammars, kind_of(grammar.kind), view(grammar.text), choices.data(),
-                                     choices.size(), view(grammar.lead));
+    return textkit_grammars_is_quick(grammars, GivenGrammar(grammar).get());
   }
 
   GrammarUsage usage() const override {
@@ -147,7 +174,7 @@ class TextkitGrammars final : public GrammarCompiler {
   }
 
   const textkit_tokenizer* tokenizer_;
-  mutable std::mutex mutex_;  // of who makes them
+  mutable std::mutex mutex_;  // held while made_ is being made
   mutable std::atomic<textkit_grammars*> made_{nullptr};
 };
 

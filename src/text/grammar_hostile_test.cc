@@ -8,8 +8,8 @@
 
 #include "text/grammar_testing.h"
 
-// A compilation that ends at a limit unwinds through libraries that may lose a kilobyte on the way, as a panic may in
-// Rust. What it may not lose is counted: GrammarUsage.
+// A compilation that ends at a limit unwinds through libraries that may leak a kilobyte, as a panic may in Rust. Memory
+// that must not leak is counted: GrammarUsage.
 extern "C" const char* __asan_default_options() {
   return "detect_leaks=0";
 }
@@ -89,7 +89,7 @@ TEST_F(HostileGrammars, AreRefusedOrRunWithinTheirLimits) {
   EXPECT_GE(entries, 60);
 }
 
-// What is kept is counted in bytes: grammars that nobody uses make room, and nothing is lost but time.
+// The cache is bounded in bytes: unused grammars are evicted, which only costs time.
 TEST_F(HostileGrammars, KeptGrammarsTakeHalfOfTheMemoryAtMost) {
   const GrammarCompiler& grammars = *tokenizer_->grammars();
   const GrammarLimits limits = {int64_t{64} << 20, 600'000};
@@ -104,7 +104,7 @@ TEST_F(HostileGrammars, KeptGrammarsTakeHalfOfTheMemoryAtMost) {
   EXPECT_LE(grammars.usage().bytes, limits.memory_bytes / 2);
 }
 
-// Those in use count, too. When they take all there is, others are refused for now, and not for ever.
+// Grammars in use count too. When they fill the limit, others are refused, but only for the moment.
 TEST_F(HostileGrammars, MatchersInUseCount) {
   const GrammarCompiler& grammars = *tokenizer_->grammars();
   const GrammarLimits limits = {int64_t{48} << 20, 600'000};
@@ -128,7 +128,7 @@ TEST_F(HostileGrammars, MatchersInUseCount) {
   EXPECT_LE(grammars.usage().bytes, before + limits.memory_bytes / 2);
 }
 
-// What matchers learn is kept once, however many there were, and whoever comes later begins with it.
+// States that matchers have computed are kept once for all matchers, and later ones begin with them.
 TEST_F(HostileGrammars, WhatMatchersLearnIsKeptOnce) {
   const GrammarCompiler& grammars = *tokenizer_->grammars();
   const auto usage = [&] { return grammars.usage().bytes; };
@@ -149,7 +149,7 @@ TEST_F(HostileGrammars, WhatMatchersLearnIsKeptOnce) {
   EXPECT_LE(usage(), kept);
 }
 
-// A parser keeps memory of the longest text that it has read: nobody else begins with that.
+// A parser keeps memory of the longest text that it has read, so others do not begin with a copy of it.
 TEST_F(HostileGrammars, ALongTextIsNotKept) {
   constexpr int64_t kLearned = int64_t{2} << 20;  // as textkit has it
   const GrammarCompiler& grammars = *tokenizer_->grammars();
@@ -172,8 +172,8 @@ TEST_F(HostileGrammars, CompilingHasALimitOfTime) {
   EXPECT_THAT(made.error().message, HasSubstr("longer than 1 ms"));
 }
 
-// Numbers whose multiples have a large automaton each: all together they take minutes and many gigabytes. `first`: the
-// grammar is none of the cache's.
+// Numbers whose multiples have a large automaton each: all together they take minutes and many gigabytes. `first`:
+// makes the grammar differ from cached ones.
 GrammarSpec endless(int first) {
   json schema = {{"type", "object"}};
   for (int i = 0; i < 4'000; ++i) {
@@ -184,7 +184,7 @@ GrammarSpec endless(int first) {
   return {GrammarSpec::Kind::kJsonSchema, schema.dump(), {}};
 }
 
-// Until nothing of what was given up is left.
+// Waits until all abandoned work is freed.
 void expect_soon(const GrammarCompiler& grammars, int64_t bytes) {
   for (int i = 0; i < 600 && grammars.usage().bytes > bytes; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -192,7 +192,7 @@ void expect_soon(const GrammarCompiler& grammars, int64_t bytes) {
   EXPECT_LE(grammars.usage().bytes, bytes);
 }
 
-// The limit of memory holds while a grammar is compiled, not only for what comes of it.
+// The limit of memory holds during a compilation, not only for its result.
 TEST_F(HostileGrammars, CompilingHasALimitOfMemory) {
   const GrammarCompiler& grammars = *tokenizer_->grammars();
   const int64_t before = grammars.usage().bytes;
@@ -203,7 +203,8 @@ TEST_F(HostileGrammars, CompilingHasALimitOfMemory) {
   EXPECT_LE(grammars.usage().bytes, before);
 }
 
-// What is given up at the limit of time ends, and its place is free for others: there are fewer places than this.
+// A compilation abandoned at the limit of time ends, and its place becomes free: there are fewer places than
+// compilations here.
 TEST_F(HostileGrammars, CompilingEndsAtItsLimitOfTime) {
   const GrammarCompiler& grammars = *tokenizer_->grammars();
   const int64_t before = grammars.usage().bytes;
@@ -226,7 +227,7 @@ TEST_F(HostileGrammars, CompilingEndsWhenTheCallerHasLeft) {
   expect_soon(grammars, before);
 }
 
-// A limit may end a compilation anywhere, also where the libraries make what all compilations share.
+// A limit may end a compilation anywhere, also while the libraries make data that all compilations share.
 TEST_F(HostileGrammars, WhatEndsAtALimitSpoilsNothingForOthers) {
   const GrammarCompiler& grammars = *tokenizer_->grammars();
   const auto refers = schema({{"$defs", {{"a", {{"$ref", "http://json-schema.org/draft-07/schema#"}}}}},
@@ -242,8 +243,8 @@ TEST_F(HostileGrammars, WhatEndsAtALimitSpoilsNothingForOthers) {
   EXPECT_TRUE(made.ok()) << made.error().message;
 }
 
-// Who finds all places taken waits for one, but not where it was told not to, and not once the caller has left. Who
-// asks for what is compiled does not wait.
+// A call that finds all places taken waits for one, unless it was told not to or its caller has left. A call for a
+// compiled grammar does not wait.
 TEST_F(HostileGrammars, OthersWaitForAPlace) {
   const GrammarCompiler& grammars = *tokenizer_->grammars();
   const GrammarSpec known = regex("known[0-9]");
@@ -294,7 +295,7 @@ TEST_F(HostileGrammars, AStoppedMatcherFailsAlone) {
   EXPECT_EQ(row(*matcher(regex("[a-z]+"))), before);
 }
 
-// What is wrong is said about the user's own pattern.
+// The error is about the user's own pattern.
 TEST_F(HostileGrammars, RegexErrorsNameThePlaceInThePattern) {
   EXPECT_THAT(error_of(regex("a(b")), HasSubstr("at character 2: unclosed group"));
   EXPECT_THAT(error_of(regex("é(b")), HasSubstr("at character 2"));

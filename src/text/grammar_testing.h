@@ -1,10 +1,11 @@
-// Texts against grammars of the pocket tokenizer, for the tests of this folder.
+// Helpers for this folder's tests: checks of texts against grammars of the pocket tokenizer.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -69,10 +70,11 @@ class GrammarTest : public testing::Test {
   static Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar) {
     return tokenizer_->grammars()->compile(grammar);
   }
+  // Throws if the grammar cannot be used, which ends only that test.
   static std::unique_ptr<Matcher> matcher(const GrammarSpec& grammar) {
     auto made = compile(grammar);
-    EXPECT_TRUE(made.ok()) << made.error().message << "\n" << grammar.text;
-    return made.ok() ? std::move(*made) : nullptr;
+    if (!made.ok()) throw std::runtime_error(made.error().message + "\n" + grammar.text);
+    return std::move(*made);
   }
   static std::string error_of(const GrammarSpec& grammar) {
     const auto made = compile(grammar);
@@ -81,7 +83,7 @@ class GrammarTest : public testing::Test {
     return made.error().message;
   }
 
-  // The rows that masks_along fills; memory behind them must stay untouched.
+  // The rows that masks_along fills; memory after them must stay untouched.
   static std::vector<Row> rows_along(Matcher& matcher, std::span<const TokenId> drafted) {
     std::vector<uint32_t> words((drafted.size() + 1) * kMaskWords, kPoison);
     std::vector<TextEnd> ends(drafted.size() + 1);
@@ -96,7 +98,7 @@ class GrammarTest : public testing::Test {
   }
   static Row row(Matcher& matcher) { return rows_along(matcher, {}).at(0); }
 
-  // Feeds the matcher tokens that spell `text` and that it allows; the end after it, or nothing where it refuses.
+  // Feeds the matcher allowed tokens that spell `text`; returns the end state after it, or no value if it is refused.
   static std::optional<TextEnd> walk(Matcher& matcher, std::string_view text) {
     while (true) {
       const Row here = row(matcher);
@@ -117,7 +119,7 @@ class GrammarTest : public testing::Test {
   // Whether exactly this text satisfies the grammar.
   static bool accepts(const GrammarSpec& grammar, std::string_view text) {
     const auto made = matcher(grammar);
-    return made != nullptr && walk(*made, text).value_or(TextEnd::kNo) != TextEnd::kNo;
+    return walk(*made, text).value_or(TextEnd::kNo) != TextEnd::kNo;
   }
 
   // A text of allowed tokens chosen at random, ended where it must or, three times in four, where it may.

@@ -1,5 +1,5 @@
-// Protects against texts and chats whose size alone makes them dear: pieces give the ids of the whole, no more is
-// looked at than is asked for, and whoever does not want the result any more is heard.
+// Protects against texts and chats that are costly only by their size: pieces give the ids of the whole, no more text
+// is read than needed, and a call ends when its caller no longer wants the result.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <textkit.h>
@@ -137,7 +137,7 @@ TEST(LongText, PiecesGiveTheIdsOfTheWhole) {
   expect_same(pair_of(kDeepSeek), "DeepSeek");
 }
 
-// Or the test above would compare a thing with itself.
+// Otherwise the test above would compare a tokenizer with itself.
 TEST(LongText, OnlyKnownFormsAreCut) {
   std::string text;
   while (text.size() < 5 * kMebibyte) text += "a word, and ";
@@ -172,7 +172,7 @@ TEST(LongText, NoMoreIsLookedAtThanShowsThatItIsTooLong) {
   }
 }
 
-// How often it is asked whether to go on, until the third time.
+// Counts the questions whether to go on, and declines the third.
 struct Patience {
   mutable int asked = 0;
   textkit_cancel cancel() const {
@@ -203,7 +203,7 @@ TEST(LongText, TokenisingCanBeCancelled) {
   EXPECT_EQ(ids.error().code, ErrorCode::kCancelled);
 }
 
-Result<std::string> render(const std::string& source, const ChatTemplate::Input& input) {
+Result<std::string> render(const std::string& source, const ChatMessages& input) {
   const ModelDir dir({{"chat_template.jinja", source}});
   const auto chat = ChatTemplate::load(dir.path());
   if (!chat.ok()) return chat.error();
@@ -223,7 +223,7 @@ TEST(LongText, RenderingCanBeCancelled) {
   EXPECT_EQ(render("{{ 1 }}", {.messages_json = "[]", .cancelled = &cancelled}).error().code, ErrorCode::kCancelled);
 }
 
-// Whatever a message holds, the text ends where it does.
+// Whatever a message contains, the text ends where the message does.
 TEST(LongText, AContinuedMessageMayHoldTheWordsThatMarkItsEnd) {
   std::string content;
   for (int i = 0; i < 20'000; ++i) {

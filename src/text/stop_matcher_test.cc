@@ -47,7 +47,7 @@ TEST(StopMatcher, CutsBeforeTheFirstMatch) {
   EXPECT_EQ(stream({"a", "", "b"}, {"ab"}), (Cut{"", "ab"}));
 }
 
-// "first" is a question of where matches end; of two that end together the longer one hides more.
+// "first" means the match that ends first; of two that end together the longer one hides more text.
 TEST(StopMatcher, OverlappingStops) {
   EXPECT_EQ(stream({"xaab"}, {"ab", "aab"}), (Cut{"x", "aab"}));
   EXPECT_EQ(stream({"xaab"}, {"aab", "ab"}), (Cut{"x", "aab"}));
@@ -55,7 +55,7 @@ TEST(StopMatcher, OverlappingStops) {
   EXPECT_EQ(stream({"aaab"}, {"aab"}), (Cut{"a", "aab"}));
 }
 
-// What ends where it does not count is text like any other; what ends later counts wherever it began.
+// A match that ends where stop strings do not count is ordinary text; one that ends later counts, wherever it began.
 TEST(StopMatcher, WhereStopsDoNotCount) {
   StopMatcher matcher({"aba", "END"});
   EXPECT_EQ(matcher.push("an END aba", false).text, "an END ab");

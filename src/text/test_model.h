@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,32 +10,19 @@
 #include <utility>
 #include <vector>
 
+#include "base/temp_folder_for_test.h"
 #include "text/text.h"
 
 namespace volley::text {
 
 inline constexpr const char* kPocket = "models/pocket";
 
-// A new folder with these files (name, contents), removed with the object.
-class ModelDir {
+// A folder with these files (name, contents).
+class ModelDir : public TempFolder {
  public:
   explicit ModelDir(const std::map<std::string, std::string>& files) {
-    static int number = 0;
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ =
-        testing::TempDir() + "volley_text_" + test->test_suite_name() + "_" + test->name() + std::to_string(number++);
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
-    for (const auto& [name, contents] : files) std::ofstream(path_ + "/" + name, std::ios::binary) << contents;
+    for (const auto& [name, contents] : files) write(name, contents);
   }
-  ~ModelDir() { std::filesystem::remove_all(path_); }
-  ModelDir(const ModelDir&) = delete;
-  ModelDir& operator=(const ModelDir&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 // A tokenizer.json whose vocabulary is `tokens` with their indices as ids. The first `specials` of them are special.

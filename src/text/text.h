@@ -21,8 +21,8 @@ class GrammarCompiler;  // text/grammar.h
 // Immutable; any thread.
 class Tokenizer {
  public:
-  // DIR/tokenizer.json, with the special tokens that tokenizer_config.json adds where its tokenizer_class decides that.
-  // kNotFound, kDataLoss name the file.
+  // Loads DIR/tokenizer.json, with the special tokens that tokenizer_config.json adds for its tokenizer_class.
+  // kNotFound and kDataLoss name the file.
   static Result<std::shared_ptr<const Tokenizer>> load(const std::string& dir);
   virtual ~Tokenizer() = default;
 
@@ -31,9 +31,9 @@ class Tokenizer {
   Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const {
     return encode_within(text, add_special_tokens, {});
   }
-  // The same for texts of any length: time and memory go by what is asked for, where the tokenizer's form lets a text
-  // be cut (docs in textkit.h). kInvalidArgument also for a text that is too long where it does not; kCancelled;
-  // kUnavailable: there is no memory for the ids.
+  // The same for texts of any length. Where the tokenizer's form allows a text to be split, time and memory depend only
+  // on the requested tokens (docs in textkit.h). kInvalidArgument also for a text that is too long and cannot be split;
+  // kCancelled.
   virtual Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
                                                      const EncodeLimits& limits) const = 0;
   // Invalid byte sequences become U+FFFD. Ids outside the vocabulary are left out. A decoder that fails on these ids (a
@@ -46,10 +46,11 @@ class Tokenizer {
   virtual const GrammarCompiler* grammars() const { return nullptr; }
 };
 
-// The chat template of chat_template.jinja, else of tokenizer_config.json (a string, or a list of named templates of
-// which "default" and, for requests with tools, "tool_use" are used). Immutable; any thread.
+// The chat templates of chat_template.jinja and additional_chat_templates/, else of tokenizer_config.json (a string, or
+// named ones): "default" and, for requests with tools, "tool_use". They render as in Python's Jinja2 (unsupported
+// features are refused at load, or fail; tests/data/README.md). Immutable; any thread.
 //
-// The template sees what transformers would show it: messages, tools (none when there are none), add_generation_prompt,
+// The template sees the same variables as in transformers: messages, tools (none without any), add_generation_prompt,
 // the special tokens by name (bos_token, …), documents, the arguments of the request, raise_exception, strftime_now.
 // Three things are done to messages before, because clients and templates disagree:
 // - content as an array of text parts is joined with line breaks for a template that prints strings only, and a string
@@ -65,18 +66,10 @@ class ChatTemplate {
   static Result<std::shared_ptr<const ChatTemplate>> load(const std::string& dir);
   virtual ~ChatTemplate() = default;
 
-  struct Input {
-    std::string_view messages_json = {};  // array of {role, content, …}
-    std::string_view tools_json = {};     // array, or empty
-    std::string_view kwargs_json = {};    // object, or empty; may replace special tokens, not messages or tools
-    bool add_generation_prompt = true;
-    // The rendered text ends where the final message's content does. Excludes add_generation_prompt.
-    bool continue_final_message = false;
-    const std::atomic<bool>* cancelled = nullptr;
-  };
-  // kInvalidArgument: JSON of another shape than above, an exception that the template raises (with its message), or a
-  // template that fails on these messages, takes too long or prints too much. kCancelled; kUnavailable: no memory.
-  virtual Result<std::string> render(const Input& input) const = 0;
+  // kInvalidArgument: JSON of another shape than ChatMessages says, an exception that the template raises (with its
+  // message), or a template that fails on these messages, takes too long or prints too much. kCancelled; kUnavailable:
+  // no thread.
+  virtual Result<std::string> render(const ChatMessages& chat) const = 0;
 };
 
 // Turns a growing list of ids into text pieces: only whole UTF-8 sequences, the concatenation equal to decoding the
@@ -85,19 +78,19 @@ class ChatTemplate {
 // Each push decodes its own ids and a few before them, never the whole list. U+FFFD at the end is held back while it
 // may be an unfinished character: for four ids at most, and after that only the last one.
 //
-// `context`: ids before these, whose text they go on with: what a decoder does to the start of a text, as stripping a
-// space, is then not done to theirs. Ids that show no text, or end in half a character, are no context.
+// `context`: earlier ids whose text these continue, so that a decoder's treatment of the start of a text, e.g.
+// stripping a space, is not applied. Ids that show no text, or end in half a character, are ignored as context.
 //
-// This takes a decoder under which text, once a character is complete, does not change by what follows. Byte-level,
-// WordPiece, Metaspace and stripping decoders are such. ByteFallback is for valid UTF-8 only: in decoding at once, a
-// single bad byte turns the whole run of byte tokens around it into U+FFFD; here what was given out before it stays, as
-// if every id came alone.
+// This requires a decoder with which text does not change after its last character is complete. Byte-level, WordPiece,
+// Metaspace and stripping decoders are such. ByteFallback is for valid UTF-8 only: in decoding at once, a single bad
+// byte turns the whole run of byte tokens around it into U+FFFD; here text that was given out before that byte stays,
+// as if every id came alone.
 class Detokenizer {
  public:
   Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
               std::span<const TokenId> context = {});
   std::string push(std::span<const TokenId> ids);  // text that is certain now
-  std::string finish();  // what was held back (incomplete sequences as U+FFFD); the next push begins a new text
+  std::string finish();  // the text held back (incomplete sequences as U+FFFD); the next push begins a new text
 
  private:
   std::string decode(size_t begin, size_t end) const;
@@ -114,7 +107,8 @@ class Detokenizer {
   size_t shown_ids_ = 0;         // ids of window_ whose text is given out in full
 };
 
-// Finds the first of several stop strings in a growing text and holds back what might still become one. One thread.
+// Finds the first of several stop strings in a growing text and holds back text that might still become one. One
+// thread.
 //
 // The match is the one that is complete first; of several that end at the same byte, the longest. It does not depend on
 // how the text is split into pushes. Texts and stop strings of whole UTF-8 sequences give outputs of whole sequences.
@@ -123,12 +117,12 @@ class StopMatcher {
   explicit StopMatcher(std::vector<std::string> stops);  // REQUIRES: none is empty. May be none at all.
 
   struct Output {
-    std::string text;                  // may be shown: no part of it can belong to a stop string
+    std::string text;                  // may be shown: no part of this text can belong to a stop string
     std::optional<std::string> match;  // the stop string found; text ends before it, later pushes return nothing
   };
-  // `counts`: whether a stop string that ends within this text is one. One that only begins in it may end later.
+  // `counts`: whether a stop string that ends within this text counts. One that begins in it may end later.
   Output push(std::string_view text, bool counts = true);
-  std::string finish();  // the end came: what was held back; later pushes return nothing
+  std::string finish();  // at the end of the text: returns the text held back; later pushes return nothing
 
  private:
   struct Stop {

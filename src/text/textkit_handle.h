@@ -16,38 +16,34 @@ inline textkit_view view(std::string_view text) {
   return {text.data(), text.size()};
 }
 
-// textkit tells a missing file from an empty one by the pointer.
+// An empty file has a non-null pointer, because textkit treats null as a missing file.
 inline textkit_view optional_view(const std::optional<std::string>& contents) {
   return contents ? textkit_view{contents->c_str(), contents->size()} : textkit_view{nullptr, 0};
 }
 
 // Frees on leaving the scope.
-class OwnedBytes {
+template <typename Buffer, void (*kFree)(Buffer)>
+class Owned {
  public:
-  OwnedBytes() = default;
-  OwnedBytes(const OwnedBytes&) = delete;
-  OwnedBytes& operator=(const OwnedBytes&) = delete;
-  ~OwnedBytes() { textkit_bytes_free(bytes_); }
+  Owned() = default;
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  ~Owned() { kFree(buffer_); }
 
-  textkit_bytes* out() { return &bytes_; }
-  std::string str() const { return std::string(bytes_.data, bytes_.size); }
+  Buffer* out() { return &buffer_; }
 
- private:
-  textkit_bytes bytes_{nullptr, 0};
+ protected:
+  Buffer buffer_{nullptr, 0};
 };
 
-class OwnedIds {
+class OwnedBytes : public Owned<textkit_bytes, textkit_bytes_free> {
  public:
-  OwnedIds() = default;
-  OwnedIds(const OwnedIds&) = delete;
-  OwnedIds& operator=(const OwnedIds&) = delete;
-  ~OwnedIds() { textkit_ids_free(ids_); }
+  std::string str() const { return std::string(buffer_.data, buffer_.size); }
+};
 
-  textkit_ids* out() { return &ids_; }
-  std::vector<int32_t> vector() const { return {ids_.data, ids_.data + ids_.size}; }
-
- private:
-  textkit_ids ids_{nullptr, 0};
+class OwnedIds : public Owned<textkit_ids, textkit_ids_free> {
+ public:
+  std::vector<int32_t> vector() const { return {buffer_.data, buffer_.data + buffer_.size}; }
 };
 
 inline textkit_cancel cancel_of(const std::atomic<bool>* cancelled) {
@@ -67,7 +63,7 @@ inline Error textkit_error(textkit_status status, const OwnedBytes& message, con
       return resource_exhausted(prefix + message.str());
     case TEXTKIT_CANCELLED:
       return Error{ErrorCode::kCancelled, "The work on the text was cancelled."};
-    case TEXTKIT_OUT_OF_MEMORY:
+    case TEXTKIT_UNAVAILABLE:
       return Error{ErrorCode::kUnavailable, prefix + message.str() + ": try again later"};
     case TEXTKIT_OK:
     case TEXTKIT_INTERNAL:

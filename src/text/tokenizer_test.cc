@@ -54,7 +54,7 @@ TEST(Tokenizer, EveryTextComesBack) {
   }
 }
 
-// As plain text the letters of a special token give what any letters would, in the middle of words too.
+// In plain text the letters of a special token are tokenised like any letters, in the middle of words too.
 TEST(Tokenizer, PlainTextHoldsNoSpecialTokens) {
   const auto tokenizer = pocket();
   const EncodeLimits plain{.plain = true};
@@ -116,7 +116,7 @@ TEST(Tokenizer, PostProcessorAddsItsTokensAndFileLimitsAreIgnored) {
   EXPECT_THAT(*tokenizer->encode("abab", false), ElementsAre(1, 2, 1, 2));
 }
 
-// Some files tokenizer_config.json say what is added, whatever tokenizer.json does
+// For some classes tokenizer_config.json decides which tokens are added, whatever tokenizer.json does
 // (scripts/make_tokenizer_fixtures.py).
 TEST(Tokenizer, SpecialTokensOfTheConfigAreThoseOfTransformers) {
   const std::string folder = "tests/data/special_tokens/";
@@ -180,6 +180,22 @@ TEST(Tokenizer, LoadErrorsNameTheFile) {
   }
 }
 
+TEST(Tokenizer, AGitLfsPointerIsNamed) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n";
+  const std::string tokenizer = tokenizer_json({"a"}, 0, nullptr).dump();
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}) {
+    std::map<std::string, std::string> files = {{"tokenizer.json", tokenizer}};
+    files[name] = pointer;
+    const ModelDir dir(files);
+    const auto text = Tokenizer::load(dir.path());
+    const auto chat = ChatTemplate::load(dir.path());
+    ASSERT_TRUE(!text.ok() || !chat.ok()) << name;
+    EXPECT_THAT((text.ok() ? chat.error() : text.error()).message,
+                AllOf(HasSubstr(std::string(name) + " is a Git LFS pointer"), HasSubstr("git lfs pull")));
+  }
+}
+
 // Ten megabytes in one call (one under a sanitizer): no limit on length, no quadratic step, and the pieces' ids are
 // those of the piece alone.
 TEST(Tokenizer, LongTexts) {
@@ -221,84 +237,6 @@ TEST(Tokenizer, OneForManyThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(same, ElementsAre(200, 200, 200, 200));
-}
-
-std::string refusal(const json& file) {
-  const ModelDir dir({{"tokenizer.json", file.dump()}});
-  const auto tokenizer = Tokenizer::load(dir.path());
-  EXPECT_FALSE(tokenizer.ok());
-  return tokenizer.ok() ? "" : tokenizer.error().message;
-}
-
-// A file of a few megabytes could otherwise keep the start busy for an hour.
-TEST(TokenizerLimits, AddedTokens) {
-  json file = tokenizer_json({"a"}, 0, nullptr);
-  const auto add = [&](int count) {
-    for (int i = 0; i < count; ++i) {
-      file["added_tokens"].push_back({{"id", 1 + i},
-                                      {"content", "<" + std::to_string(i) + ">"},
-                                      {"single_word", false},
-                                      {"lstrip", false},
-                                      {"rstrip", false},
-                                      {"normalized", false},
-                                      {"special", false}});
-    }
-  };
-  add(5'000);
-  EXPECT_EQ(load_tokenizer(file)->vocab_size(), 5'001);
-  add(76'000);
-  EXPECT_THAT(refusal(file), AllOf(HasSubstr("tokenizer.json"), HasSubstr("has 81000 added_tokens")));
-  file["added_tokens"] = json::array({{{"id", 1},
-                                       {"content", std::string(5'000'000, 'x')},
-                                       {"single_word", false},
-                                       {"lstrip", false},
-                                       {"rstrip", false},
-                                       {"normalized", false},
-                                       {"special", true}}});
-  EXPECT_THAT(refusal(file), HasSubstr("have 5000000 bytes of text"));
-}
-
-// A normaliser that multiplies the text takes all memory with the first prompt.
-TEST(TokenizerLimits, GrowthOfATextByTheNormalizer) {
-  const auto replace = [](const json& pattern, const std::string& content) {
-    return json{{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
-  };
-  const auto with = [](json normalizers) {
-    json file = tokenizer_json({"a"}, 0, nullptr);
-    file["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}};
-    return file;
-  };
-  const json tenfold = replace({{"String", "a"}}, "aaaaaaaaaa");
-  EXPECT_THAT(refusal(with({tenfold, tenfold, tenfold})), HasSubstr("normalizer can make a text 1000 times as long"));
-  EXPECT_THAT(refusal(with({replace({{"Regex", "x*"}}, std::string(400, 'b'))})), HasSubstr("401 times"));
-  EXPECT_THAT(refusal(with({{{"type", "Prepend"}, {"prepend", std::string(400, 'b')}}})), HasSubstr("401 times"));
-  // A charsmap of an empty trie and one text of 400 bytes.
-  EXPECT_THAT(refusal(with({{{"type", "Precompiled"},
-                             {"precompiled_charsmap", "AAAAAGJi" +
-                                                          [] {
-                                                            std::string text;
-                                                            for (int i = 0; i < 133; ++i) text += "YmJi";
-                                                            return text;
-                                                          }()}}})),
-              HasSubstr("401 times"));
-  // As Llama and XLM-RoBERTa have them.
-  load_tokenizer(with({{{"type", "Prepend"}, {"prepend", "▁"}}, replace({{"String", " "}}, "▁")}));
-  load_tokenizer(with({{{"type", "NFKC"}}, {{"type", "Lowercase"}}, replace({{"Regex", " {2,}"}}, "▁")}));
-}
-
-// Both patterns would take longer than anybody waits.
-TEST(TokenizerLimits, PatternsThatBacktrack) {
-  const auto error = [](const std::string& pattern, const std::string& text) {
-    json file = tokenizer_json({"a"}, 0, nullptr);
-    file["pre_tokenizer"] = {
-        {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
-    const auto ids = load_tokenizer(file)->encode(text, false);
-    EXPECT_FALSE(ids.ok());
-    EXPECT_TRUE(ids.ok() || ids.error().code == ErrorCode::kInvalidArgument);
-    return ids.ok() ? "" : ids.error().message;
-  };
-  EXPECT_THAT(error("(a|aa|b|bb)+x", std::string(60, 'a')), HasSubstr("tokenizer.json backtracks"));
-  EXPECT_THAT(error("a{1,500}a{1,500}(?!a)", std::string(200'000, 'a')), HasSubstr("tokenizer.json backtracks"));
 }
 
 // A panic on the Rust side must arrive as a status. This decoder strips the last character of a text that has none.

@@ -1,4 +1,4 @@
-// Named tensors of a checkpoint, wherever they come from.
+// Named tensors of a checkpoint, whatever its source.
 #pragma once
 
 #include <volley/result.h>
@@ -24,24 +24,24 @@ struct SourceTensor {
   std::shared_ptr<const void> owner;
 };
 
-// What a file's header says of a tensor.
+// A tensor as its file's header describes it.
 struct TensorInfo {
   std::string dtype;  // as the file spells it: "BF16", "F8_E4M3"
   std::vector<int64_t> shape;
   uint64_t bytes = 0;
 };
 
-// How a matrix is stored whose values are codes times scales.
+// How a matrix is stored if its values are codes times scales.
 struct CodeFormat {
   DType code = DType::kF8E4M3;  // kF8E4M3, kF4E2M1 or kI4
-  int32_t group = 0;            // columns of a row that share a scale; 0: all
-  int32_t block_rows = 1;       // with a group: rows that share scales, from a multiple of this on
+  int32_t group = 0;            // columns of a row that share a scale; 0: all columns
+  int32_t block_rows = 1;       // with a group: rows per scale block; blocks start at multiples of it
   bool zeros = false;           // groups have zero points
   bool scattered = false;       // columns of a group lie anywhere
   std::string name = {};        // for people
   int64_t bytes = 0;            // in the file, scales included
 
-  // Whether products take them alike.
+  // Whether products treat the two formats alike.
   bool agrees_with(const CodeFormat& other) const {
     return code == other.code && group == other.group && block_rows == other.block_rows && zeros == other.zeros &&
            scattered == other.scattered;
@@ -63,32 +63,33 @@ class Checkpoint {
                                         std::span<const int64_t> shape) const = 0;
   // The errors of get() that need no bytes.
   virtual Status check(std::string_view name, std::span<const int64_t> shape) const = 0;
-  // A tensor of `count` whole numbers (I64, I32, U8 or BOOL), which maps between vocabularies have. Errors as get()'s.
+  // A tensor of `count` whole numbers (I64, I32, U8 or BOOL), such as maps between vocabularies. Errors as get()'s.
   virtual Result<std::vector<int64_t>> integers(std::string_view name, int64_t count) const = 0;
-  // Its errors that need no bytes.
+  // The errors of the call above that need no bytes.
   virtual Status check_integers(std::string_view name, int64_t count) const = 0;
-  // A tensor of any dtype as it lies in the file; no value where there is none.
+  // A tensor of any dtype as it lies in the file; no value if it is missing.
   virtual std::optional<TensorInfo> info(std::string_view name) const { return std::nullopt; }
-  // `count` of its bytes from `first` on, as a tensor of kU8. REQUIRES: they lie within it.
+  // `count` bytes of that tensor from `first` on, as a tensor of kU8. REQUIRES: they lie within it.
   virtual Result<SourceTensor> bytes(std::string_view name, uint64_t first, uint64_t count) const;
-  // How the matrix of that name and shape is stored where its values are codes; no value where they are plain. Errors
-  // name what is missing (kNotFound), wrong (kFailedPrecondition) or not built (kUnimplemented). Needs no bytes.
+  // The code format of the matrix of that name and shape; no value for a plain one. Errors name a tensor that is
+  // missing (kNotFound) or wrong (kFailedPrecondition), or a format that is not built (kUnimplemented). Reads no bytes
+  // of tensors.
   virtual Result<std::optional<CodeFormat>> code_format(std::string_view name, std::span<const int64_t> shape) const {
     return std::optional<CodeFormat>();
   }
-  // That matrix. REQUIRES: code_format() has a value.
+  // Reads that matrix. REQUIRES: code_format() has a value.
   virtual Result<std::shared_ptr<const CodedMatrix>> coded(std::string_view name, std::span<const int64_t> shape) const;
-  // What its matrices are quantised to, as its files call it; empty where nothing is.
+  // The files' name for the matrices' quantisation; empty if they are plain.
   virtual std::string quantisation() const { return {}; }
   // The dtype most of its bytes have: decides ComputeType::kAuto.
   virtual DType main_dtype() const = 0;
-  // What that tensor is stored as; kBF16 where there is none, or one that cannot be read, as get() will say.
+  // The stored dtype of that tensor; kBF16 if it is missing or unreadable, which get() then reports.
   virtual DType dtype_of(std::string_view name) const { return DType::kBF16; }
-  // Whether the bytes that get() hands out take memory of their own, as those of a mapped file do not.
+  // Whether the bytes from get() take memory of their own; those of a mapped file do not.
   virtual bool takes_memory() const { return false; }
-  // All names that it holds; empty for one that makes up whatever it is asked for.
+  // All names of the checkpoint; empty for one that makes up any tensor that is asked for.
   virtual std::vector<std::string> names() const { return {}; }
-  // What names it in messages: the file that lists its tensors.
+  // The checkpoint's name in messages: the file that lists its tensors.
   virtual std::string origin() const { return "The checkpoint"; }
   // The tensor was packed and will not be read again soon: its pages may be dropped from memory.
   virtual void done_with(const SourceTensor& tensor) const {}
@@ -102,6 +103,13 @@ enum class FileAccess { kMap, kRead };
 // safetensors). Every header is checked before any tensor is handed out: sizes, overlaps, offsets, dtypes, shapes.
 // kDataLoss for a file that lies or is cut short.
 Result<std::unique_ptr<Checkpoint>> open_safetensors(const std::string& dir, FileAccess access = FileAccess::kMap);
+
+// A GGUF file, or the first of a model's parts (gguf/header.h). Its tensors have the names, shapes and order of rows of
+// the same model's safetensors; blocks are codes (code_format()) or, asked for by get(), fp32 values.
+Result<std::unique_ptr<Checkpoint>> open_gguf(const std::string& path, FileAccess access = FileAccess::kMap);
+
+// Opens either: a file is read as GGUF, a folder as safetensors.
+Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& model, FileAccess access = FileAccess::kMap);
 
 // Random weights of any name and shape, bf16, for measuring: normal with standard deviation 1 / sqrt(last dimension),
 // norm weights (rank 1) all one. The same seed, name and shape give the same values.

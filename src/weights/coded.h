@@ -19,7 +19,7 @@ class CodedMatrix {
   const CodeFormat& format() const { return format_; }
   int64_t columns() const { return columns_; }
   int64_t groups() const { return format_.group > 0 ? (columns_ + format_.group - 1) / format_.group : 1; }
-  // Columns [first, first + n) of a row; no others are read.
+  // Codes of columns [first, first + n) of a row; reads no other bytes.
   struct Place {
     int64_t row = 0, first = 0, n = 0;
   };
@@ -27,13 +27,13 @@ class CodedMatrix {
   // code of kI4 counts from its group's zero point, or from 8.
   virtual void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const = 0;
   // The n values: (code - zero point) * scale, in fp32.
-  void widen(const Place& place, float* values) const;
-  // The bytes that it reads, for Checkpoint::done_with().
+  virtual void widen(const Place& place, float* values) const;
+  // The bytes that are read, for Checkpoint::done_with().
   const std::vector<SourceTensor>& sources() const { return sources_; }
 
  protected:
   std::vector<SourceTensor> sources_;
-  std::vector<int32_t> group_of_column_;  // of a format that is scattered
+  std::vector<int32_t> group_of_column_;  // of a format that may be scattered
 
  private:
   CodeFormat format_;

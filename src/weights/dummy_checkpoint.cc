@@ -17,7 +17,7 @@ namespace {
 constexpr int kTableBits = 12;
 constexpr int kTableSize = 1 << kTableBits;
 constexpr size_t kPerHash = 64 / kTableBits;
-constexpr size_t kThreadCount = size_t{1} << 19;  // values that are worth a thread
+constexpr size_t kThreadCount = size_t{1} << 19;  // enough values to occupy a thread
 
 // x with P(standard normal < x) = p, 0.5 <= p < 1. Newton's method from 0: the distribution function is concave above
 // 0, so each step stays below the root and comes nearer.
@@ -47,7 +47,7 @@ class DummyCheckpoint final : public Checkpoint {
     return get_part(name, shape, 0, shape);
   }
 
-  // Values depend on the whole tensor's shape and on where they are in it, so a part is made without the rest.
+  // Values depend on the whole tensor's shape and on their place in it, so a part can be made without the rest.
   Result<SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
                                 std::span<const int64_t> shape) const override {
     size_t count = 1;
@@ -55,12 +55,8 @@ class DummyCheckpoint final : public Checkpoint {
       VOLLEY_CHECK_GE(dim, 0);
       VOLLEY_CHECK(!__builtin_mul_overflow(count, static_cast<size_t>(dim), &count));
     }
-    // Bits, because a new array of BFloat16 would be filled with zeros first.
-    const std::shared_ptr<uint16_t[]> values(new (std::nothrow) uint16_t[count]);
-    if (values == nullptr) {
-      return resource_exhausted("No memory for the " + std::to_string(count) + " random weights of \"" +
-                                std::string(name) + "\".");
-    }
+    // Allocated as bits, because a new array of BFloat16 would be filled with zeros first.
+    const std::shared_ptr<uint16_t[]> values(new uint16_t[count]);
     if (whole.size() <= 1) {
       std::fill_n(values.get(), count, to_bfloat16(1.0f).bits);
     } else if (count > 0) {
@@ -73,7 +69,7 @@ class DummyCheckpoint final : public Checkpoint {
 
   Status check(std::string_view, std::span<const int64_t>) const override { return {}; }
 
-  // All zero: as offsets between vocabularies they say that a token's id is the same in both.
+  // All zero: as offsets between vocabularies, zeros map each token's id to the same id.
   Result<std::vector<int64_t>> integers(std::string_view, int64_t count) const override {
     return std::vector<int64_t>(static_cast<size_t>(count));
   }

@@ -45,7 +45,7 @@ TEST(DummyCheckpoint, DependsOnSeedNameAndShapeAlone) {
   EXPECT_NE(x, values(*other_seed, "w", {7, 33}));
 }
 
-// Ranks read their own parts, and must hold slices of one model. Large enough for several threads.
+// Ranks read their own parts, which must be slices of one model. The size needs several threads.
 TEST(DummyCheckpoint, PartsAreThoseOfTheWhole) {
   const auto checkpoint = make_dummy_checkpoint(1);
   const std::vector<int64_t> whole = {1500, 1031};
@@ -94,7 +94,7 @@ TEST(DummyCheckpoint, EmptyTensorsAreEmpty) {
   EXPECT_TRUE(values(*make_dummy_checkpoint(6), "w", {3, 0}).empty());
 }
 
-// Experts alone, repeatable, of the size of plain weights.
+// Only experts, repeatable, with values of the size of plain weights.
 TEST(DummyCheckpoint, ExpertsAreCodesWhereTheConfigurationSaysSo) {
   const std::array<int64_t, 2> shape = {40, 320};
   const auto dummy = [](const char* method) {
@@ -123,7 +123,7 @@ TEST(DummyCheckpoint, ExpertsAreCodesWhereTheConfigurationSaysSo) {
   EXPECT_LT(deviation, 1.42);
 }
 
-// Projections, of experts and others; none where there are no blocks.
+// Projections, of experts and others; none in a format without blocks.
 TEST(DummyCheckpoint, ProjectionsAreBytesInBlocksWhereTheConfigurationSaysSo) {
   const std::array<int64_t, 2> shape = {40, 320};
   const auto dummy = [](int32_t block) {

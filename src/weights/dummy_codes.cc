@@ -14,7 +14,7 @@ class DummyMatrix final : public CodedMatrix {
  public:
   DummyMatrix(const CodeFormat& format, int64_t rows, int64_t columns, uint64_t key)
       : CodedMatrix(format, rows, columns), key_(key) {
-    // The root of a random code's mean square.
+    // The root mean square of a random code.
     const double size = format.code == DType::kF4E2M1 ? 2.9 : 0.6;
     scale_ = static_cast<float>(std::exp2(std::round(std::log2(1 / (size * std::sqrt(static_cast<double>(columns)))))));
   }
@@ -27,7 +27,7 @@ class DummyMatrix final : public CodedMatrix {
     for (int64_t begin = first / per_hash * per_hash; begin < end; begin += per_hash) {
       uint64_t bits = mix_bits(key + (static_cast<uint64_t>(begin) + 1) * kSplitMixStep);
       for (int64_t i = begin; i < std::min(end, begin + per_hash); ++i, bits >>= bytes ? 8 : 4) {
-        if (i >= first) codes[i - first] = bits & (bytes ? 0xbf : 0xf);  // of e4m3 those below 2
+        if (i >= first) codes[i - first] = bits & (bytes ? 0xbf : 0xf);  // of e4m3 only codes with a magnitude below 2
       }
     }
     std::fill_n(scales, groups(), scale_);

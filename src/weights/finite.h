@@ -1,4 +1,4 @@
-// Whether weights are numbers, or nothing.
+// Checks of weights: finite, or all zero.
 #pragma once
 
 #include "weights/checkpoint.h"

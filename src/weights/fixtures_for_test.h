@@ -9,7 +9,7 @@
 
 namespace volley::weights {
 
-// Names of the folders of one kind, e.g. targets, sorted: who goes through them leaves none out.
+// Names of the folders of one kind, e.g. targets, sorted, so that a test can cover them all.
 inline std::vector<std::string> folders(const std::string& kind) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("tests/data/" + kind)) {

@@ -9,8 +9,9 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
-// Reads without keeping, and refuses what the parser itself allows: one key twice in an object, and any depth. (A
-// callback of json::parse() could see the same, but then each value that ends is looked for among all of its parent's.)
+// Reads the text without storing it, and refuses two things that the parser allows: a key twice in an object, and any
+// depth. (A callback of json::parse() could see the same, but then each value that ends is looked for among all of its
+// parent's.)
 class Watcher final : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return true; }

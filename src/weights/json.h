@@ -10,8 +10,8 @@
 
 namespace volley::weights {
 
-// The JSON object that `text` is, and nothing else. kDataLoss: not UTF-8, not JSON, not an object, nested deeper than
-// 64, or an object with the same key twice. `what` begins the message, e.g. the file's path.
+// Parses `text`, which must be one JSON object. kDataLoss: not UTF-8, not JSON, not an object, nested deeper than 64,
+// or an object with the same key twice. `what` begins the message, e.g. the file's path.
 Result<nlohmann::json> parse_json_object(std::span<const std::byte> text, const std::string& what);
 
 }  // namespace volley::weights

@@ -19,13 +19,13 @@ namespace {
 
 constexpr size_t kSmallBytes = 1 << 20;
 
-// The mapped files, for a signal handler: it reads atomics alone. Files beyond the table's end are not found in it.
+// The mapped files, for a signal handler, which may only read atomics. Files beyond the table's end are not found.
 struct Mapping {
-  std::atomic<uintptr_t> begin = 0, end = 0;  // 0: a free place
+  std::atomic<uintptr_t> begin = 0, end = 0;  // 0: a free entry
   std::atomic<const char*> path = nullptr;
 };
 std::array<Mapping, 1024> g_mappings;
-std::mutex g_mappings_mutex;  // of writers
+std::mutex g_mappings_mutex;  // taken by writers
 
 void remember(const void* data, size_t size, const char* path) {
   const std::lock_guard lock(g_mappings_mutex);
@@ -63,6 +63,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   if (file.bytes <= kSmallBytes) {
     std::shared_ptr<MappedFile> small(new MappedFile(path));
     VOLLEY_ASSIGN(small->contents_, read_file(path, kSmallBytes));
+    VOLLEY_RETURN_IF_ERROR(refuse_lfs_pointer(small->contents_, path));
     small->data_ = reinterpret_cast<const std::byte*>(small->contents_.data());
     small->size_ = small->contents_.size();
     return std::shared_ptr<const MappedFile>(std::move(small));
@@ -93,7 +94,7 @@ void MappedFile::drop(std::span<const std::byte> range) const {
   const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;
-  // Advice: if the system does not take it, nothing is lost but memory.
+  // This is advice: a system that ignores it only uses more memory.
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 

@@ -14,8 +14,8 @@ namespace volley::weights {
 // ends the process. mapped_file_at() tells a signal handler which file it was.
 class MappedFile {
  public:
-  // Small files, such as config.json, are read into memory in place of being mapped.
-  // kNotFound if there is no such file, kInvalidArgument if it is not a regular one or may not be read.
+  // Small files, such as config.json, are read into memory instead of mapped. kNotFound if there is no such file,
+  // kInvalidArgument if it is not a regular one or may not be read, kDataLoss if it is a Git LFS pointer.
   static Result<std::shared_ptr<const MappedFile>> open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -25,8 +25,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   bool contains(const std::byte* p) const { return p >= data_ && p < data_ + size_; }
 
-  // The whole pages inside `range`, which must lie in bytes(), will not be read again soon: their memory is given back.
-  // They can still be read, and come from the file again.
+  // Gives back the memory of the whole pages inside `range`, which must lie in bytes(). They can still be read; the
+  // system then loads them from the file again.
   void drop(std::span<const std::byte> range) const;
 
  private:

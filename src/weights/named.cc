@@ -47,18 +47,22 @@ class NamedCheckpoint final : public Checkpoint {
     return files_->bytes(stored(name), first, count);
   }
   Result<std::optional<CodeFormat>> code_format(std::string_view name, std::span<const int64_t> shape) const override {
+    if (!rules_.quantisation) return files_->code_format(stored(name), shape);
     VOLLEY_ASSIGN(const std::optional<Codes> codes, find(name, shape));
     return codes ? std::optional(codes->format) : std::nullopt;
   }
   Result<std::shared_ptr<const CodedMatrix>> coded(std::string_view name,
                                                    std::span<const int64_t> shape) const override {
+    if (!rules_.quantisation) return files_->coded(stored(name), shape);
     VOLLEY_ASSIGN(const std::optional<Codes> codes, find(name, shape));
     VOLLEY_CHECK_MSG(codes.has_value(), std::string(name));
     return codes->open();
   }
-  std::string quantisation() const override { return rules_.quantisation ? rules_.quantisation->name : std::string(); }
+  std::string quantisation() const override {
+    return rules_.quantisation ? rules_.quantisation->name : files_->quantisation();
+  }
   bool takes_memory() const override { return files_->takes_memory(); }
-  // What 16 bits the rest of a quantised model has decides nothing: its matrices have fewer.
+  // The 16-bit dtype of the other tensors decides nothing for a quantised model, whose matrices have fewer bits.
   DType main_dtype() const override {
     const DType dtype = files_->main_dtype();
     return !quantisation().empty() && dtype == DType::kF16 ? DType::kBF16 : dtype;
@@ -78,11 +82,11 @@ class NamedCheckpoint final : public Checkpoint {
   }
 
  private:
-  // Where a tensor lies in a stack that the files have.
+  // A tensor's place in a stack of the files.
   struct Place {
     std::string stored;
-    int64_t count = 0, parts = 0;  // of the stack
-    int64_t index = 0;             // among its count * parts
+    int64_t count = 0, parts = 0;  // the stack's name
+    int64_t index = 0;             // index among its count * parts
   };
 
   Result<std::optional<Codes>> find(std::string_view name, std::span<const int64_t> shape) const {
@@ -98,7 +102,7 @@ class NamedCheckpoint final : public Checkpoint {
     return find_codes(files_, *rules_.quantisation, {std::move(module), false, 1, 1, 0, shape[0], shape[1]});
   }
 
-  // Whether the files have that tensor, or codes in its place.
+  // Whether the files have that tensor, or codes for it.
   bool holds(const std::string& full) const {
     return files_->has(full) || (rules_.quantisation && has_codes(*files_, full));
   }
@@ -122,7 +126,7 @@ class NamedCheckpoint final : public Checkpoint {
     return std::nullopt;
   }
 
-  // The stack's shape, where a part's is `shape`.
+  // The shape of the stack whose parts have `shape`.
   static std::array<int64_t, 3> whole(const Place& place, std::span<const int64_t> shape) {
     return {place.count, place.parts * shape[0], shape[1]};
   }
@@ -132,7 +136,7 @@ class NamedCheckpoint final : public Checkpoint {
                        [&](const NameRules::Skipped& part) { return name.starts_with(part.begins); });
   }
 
-  // A stack's name becomes those of its parts.
+  // Replaces a stack's name by those of its parts.
   void unstack(std::vector<std::string>& names) const {
     std::vector<std::string> all;
     for (std::string& name : names) {
@@ -162,7 +166,7 @@ class NamedCheckpoint final : public Checkpoint {
         if (holds(full)) return full;
       }
     }
-    return rules_.prefixes.front() + name;  // get() will say that it is missing, by the usual name
+    return rules_.prefixes.front() + name;  // get() will report it missing, by the usual name
   }
 
   static std::string replaced(std::string name, const std::string& from, const std::string& to) {
@@ -176,7 +180,9 @@ class NamedCheckpoint final : public Checkpoint {
       name.erase(0, prefix.size());
       break;
     }
-    for (const NameRules::Alias& alias : rules_.inner) name = replaced(std::move(name), alias.stored, alias.ours);
+    for (auto alias = rules_.inner.rbegin(); alias != rules_.inner.rend(); ++alias) {
+      name = replaced(std::move(name), alias->stored, alias->ours);
+    }
     for (const NameRules::Alias& alias : rules_.aliases) {
       if (name.starts_with(alias.stored)) return alias.ours + name.substr(alias.stored.size());
     }

@@ -19,7 +19,7 @@ using testing::ElementsAre;
 
 constexpr float kValues[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23};
 
-// Knows names alone; each tensor counts.
+// Knows only names; each tensor counts.
 class Names final : public Checkpoint {
  public:
   explicit Names(std::vector<std::string> names, DType main = DType::kBF16) : names_(std::move(names)), main_(main) {}
@@ -87,7 +87,7 @@ TEST(NamedCheckpoint, WhatIsMissingIsAskedForByItsUsualName) {
   EXPECT_EQ(missing.error().message, "layers.0.b");
 }
 
-// Scales of the cache are no weights, and files that have nothing else of a quantised model's are plain.
+// Cache scales are no weights, and files without other quantised tensors are plain.
 TEST(NamedCheckpoint, ScalesOfTheCacheAloneLeaveAPlainModel) {
   const std::string attention = "model.layers.0.self_attn.";
   const auto files = std::make_shared<Names>(

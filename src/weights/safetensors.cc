@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +12,8 @@
 #include "weights/checkpoint.h"
 #include "weights/json.h"
 #include "weights/mapped_file.h"
+#include "weights/safetensors_header.h"
+#include "weights/shape_text.h"
 #include "weights/tensor_file.h"
 
 namespace volley::weights {
@@ -21,18 +24,12 @@ using nlohmann::json;
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-// Where a tensor lies: an entry of a file's header.
+// A tensor's place: an entry of a file's header.
 struct Located {
   std::shared_ptr<const TensorFile> file;
   HeaderEntry entry;
 };
 using TensorTable = std::map<std::string, Located, std::less<>>;
-
-std::string shape_text(std::span<const int64_t> shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
-}
 
 std::optional<DType> readable_dtype(std::string_view name) {
   if (name == "BF16") return DType::kBF16;
@@ -88,9 +85,9 @@ class SafetensorsCheckpoint final : public Checkpoint {
     entry.begin += static_cast<size_t>(first) * dtype_size(dtype);
     VOLLEY_CHECK(entry.begin <= entry.end && bytes_of(dtype, shape) <= entry.end - entry.begin);
     entry.end = entry.begin + bytes_of(dtype, shape);
-    VOLLEY_ASSIGN(TensorFile::Bytes bytes, located.file->read(entry));
+    VOLLEY_ASSIGN(TensorFile::Bytes bytes, located.file->read(entry.begin, entry.end));
     SourceTensor tensor{bytes.data, dtype, {shape.begin(), shape.end()}, std::move(bytes.owner)};
-    // Writers pad the header so that tensors are aligned, but the format does not demand it.
+    // Writers pad the header so that tensors are aligned, but the format does not require it.
     if (reinterpret_cast<uintptr_t>(tensor.data) % dtype_size(dtype) != 0) {
       auto copy = std::make_shared<std::vector<std::byte>>(tensor.data, tensor.data + (entry.end - entry.begin));
       tensor.data = copy->data();
@@ -116,7 +113,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
   Result<std::vector<int64_t>> integers(std::string_view name, int64_t count) const override {
     VOLLEY_RETURN_IF_ERROR(check_integers(name, count));
     const Located& located = tensors_.find(name)->second;
-    VOLLEY_ASSIGN(const TensorFile::Bytes bytes, located.file->read(located.entry));
+    VOLLEY_ASSIGN(const TensorFile::Bytes bytes, located.file->read(located.entry.begin, located.entry.end));
     std::vector<int64_t> values(static_cast<size_t>(count));
     const size_t size = integer_size(located.entry.dtype);
     for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = integer_at(bytes.data, size, i);
@@ -137,7 +134,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
     VOLLEY_CHECK(first <= entry.end - entry.begin && count <= entry.end - entry.begin - first);
     entry.begin += first;
     entry.end = entry.begin + count;
-    VOLLEY_ASSIGN(TensorFile::Bytes bytes, found->second.file->read(entry));
+    VOLLEY_ASSIGN(TensorFile::Bytes bytes, found->second.file->read(entry.begin, entry.end));
     return SourceTensor{bytes.data, DType::kU8, {static_cast<int64_t>(count)}, std::move(bytes.owner)};
   }
 
@@ -159,7 +156,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
 
   void done_with(const SourceTensor& tensor) const override {
     const size_t bytes = bytes_of(tensor.dtype, tensor.shape);
-    for (const auto& file : files_) file->drop({tensor.data, bytes});  // a copy is in none, and ends with its owner
+    for (const auto& file : files_) file->drop({tensor.data, bytes});  // a copy ends with its owner
   }
 
  private:
@@ -209,10 +206,18 @@ class SafetensorsCheckpoint final : public Checkpoint {
   const DType main_dtype_;
 };
 
+Result<SafetensorsHeader> read_header(const TensorFile& file) {
+  const uint64_t prefix = std::min<uint64_t>(64, file.size());
+  VOLLEY_ASSIGN(TensorFile::Bytes begin, file.read(0, prefix));
+  VOLLEY_RETURN_IF_ERROR(refuse_lfs_pointer({reinterpret_cast<const char*>(begin.data), prefix}, file.path()));
+  VOLLEY_ASSIGN(const uint64_t end, header_end({begin.data, prefix}, file.size(), file.path()));
+  VOLLEY_ASSIGN(begin, file.read(0, end));
+  return parse_safetensors_header({begin.data, end}, file.size(), file.path());
+}
+
 Result<std::unique_ptr<Checkpoint>> open_single(const std::string& path, FileAccess access) {
-  VOLLEY_ASSIGN(std::unique_ptr<TensorFile> opened, TensorFile::open(path, access));
-  SafetensorsHeader header = opened->take_header();
-  const std::shared_ptr<const TensorFile> file = std::move(opened);
+  VOLLEY_ASSIGN(const std::shared_ptr<const TensorFile> file, TensorFile::open(path, access));
+  VOLLEY_ASSIGN(SafetensorsHeader header, read_header(*file));
   TensorTable tensors;
   for (auto& [name, entry] : header) tensors.emplace(name, Located{file, std::move(entry)});
   return std::unique_ptr<Checkpoint>(
@@ -249,46 +254,56 @@ struct Shard {
 };
 
 Result<Shard> open_shard(const std::string& dir, const std::string& name, FileAccess access) {
-  Result<std::unique_ptr<TensorFile>> opened = TensorFile::open(dir + "/" + name, access);
+  Result<std::shared_ptr<const TensorFile>> opened = TensorFile::open(dir + "/" + name, access);
   if (!opened.ok() && opened.error().code == ErrorCode::kNotFound) {
     return not_found(dir + " lacks " + name + ", which " + kIndexFile + " names: the download is incomplete.");
   }
   if (!opened.ok()) return opened.error();
-  SafetensorsHeader header = (*opened)->take_header();
+  VOLLEY_ASSIGN(SafetensorsHeader header, read_header(**opened));
   return Shard{*std::move(opened), std::move(header)};
 }
 
+// The index says which files are shards, and which shard's copy of a tensor is used. The shards' headers say where
+// tensors are: some indices name tensors that were left out of the shards, or lie elsewhere.
 Result<std::unique_ptr<Checkpoint>> open_sharded(const std::string& dir, const std::string& index_path,
                                                  FileAccess access) {
   VOLLEY_ASSIGN(const auto shard_of, read_weight_map(index_path));
   std::map<std::string, Shard> shards;
-  TensorTable tensors;
   for (const auto& [name, shard] : shard_of) {
-    auto it = shards.find(shard);
-    if (it == shards.end()) {
-      VOLLEY_ASSIGN(Shard opened, open_shard(dir, shard, access));
-      it = shards.emplace(shard, std::move(opened)).first;
-    }
-    const auto entry = it->second.header.find(name);
-    if (entry == it->second.header.end()) {
-      return data_loss(index_path + " says that tensor \"" + name + "\" is in " + shard +
-                       ", but that file does not have it.");
-    }
-    tensors.emplace(name, Located{it->second.file, std::move(entry->second)});
+    if (shards.contains(shard)) continue;
+    VOLLEY_ASSIGN(Shard opened, open_shard(dir, shard, access));
+    shards.emplace(shard, std::move(opened));
   }
   std::vector<std::shared_ptr<const TensorFile>> files;
-  for (const auto& [name, shard] : shards) files.push_back(shard.file);
+  TensorTable tensors;
+  for (auto& [shard, opened] : shards) {
+    files.push_back(opened.file);
+    for (auto& [name, entry] : opened.header) {
+      const auto named = shard_of.find(name);
+      const bool elsewhere = named != shard_of.end() && named->second != shard;
+      if (elsewhere && shards.at(named->second).header.contains(name)) continue;
+      const auto [place, is_new] = tensors.try_emplace(name, Located{opened.file, std::move(entry)});
+      if (is_new) continue;
+      return data_loss(index_path + " does not say which tensor \"" + name +
+                       "\" counts: " + place->second.file->path() + " and " + opened.file->path() + " both hold one.");
+    }
+  }
   return std::unique_ptr<Checkpoint>(
       std::make_unique<SafetensorsCheckpoint>(index_path, std::move(files), std::move(tensors), access));
 }
 
-// Also where it cannot be told: opening it then says why.
+// True also if the kind of the path cannot be determined: opening it then reports why.
 bool exists(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 }  // namespace
+
+Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& model, FileAccess access) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(model, ignored) ? open_gguf(model, access) : open_safetensors(model, access);
+}
 
 Result<std::unique_ptr<Checkpoint>> open_safetensors(const std::string& dir, FileAccess access) {
   const std::string single = dir + "/" + kSingleFile;

@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little, "tensors are used as t
 
 constexpr uint64_t kPrefixBytes = 8;
 
-// Bits of an element. Dtypes that are not here cannot be checked against the shape; asking for such a tensor fails
+// Bits of an element. Dtypes that are not listed cannot be checked against the shape; asking for such a tensor fails
 // later.
 std::optional<uint64_t> element_bits(std::string_view dtype) {
   struct Known {

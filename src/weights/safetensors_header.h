@@ -1,5 +1,4 @@
-// The header of a safetensors file: what it says, and that it does not lie (format:
-// github.com/huggingface/safetensors).
+// Reads and validates the header of a safetensors file (format: github.com/huggingface/safetensors).
 //
 //   8 bytes   N, little-endian
 //   N bytes   JSON: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, …, "__metadata__": {…}}
@@ -22,20 +21,20 @@ namespace volley::weights {
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 struct HeaderEntry {
-  std::string dtype;            // as the file spells it; may be one that nobody knows
+  std::string dtype;            // as the file spells it; may be unknown
   std::vector<int64_t> shape;   // each >= 0; empty for a scalar
   uint64_t begin = 0, end = 0;  // bytes of the file
 };
 
 using SafetensorsHeader = std::map<std::string, HeaderEntry, std::less<>>;
 
-// Reads and checks the header of `file`, all of whose bytes are given. What is returned satisfies, for every entry:
-// begin <= end <= file.size(), and end - begin is what dtype and shape need, if the dtype is one that is known. The
-// entries cover the data without overlap and without gap, as the format demands. Names are unique.
-// kDataLoss names the file (`path`, for messages only), the tensor and what is wrong with it.
+// Reads and checks the header of `file`, all of whose bytes are given. Every returned entry satisfies: begin <= end <=
+// file.size(), and end - begin is the size for dtype and shape, if the dtype is known. The entries cover the data
+// without overlap and without gap, as the format demands. Names are unique. kDataLoss names the file (`path`, for
+// messages only), the tensor and what is wrong with it.
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file, const std::string& path);
 
-// The same with the beginning of a file of `file_bytes`. `begin` holds header_end() bytes at least.
+// The same for the beginning of a file of `file_bytes`. `begin` holds at least header_end() bytes.
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> begin, uint64_t file_bytes,
                                                    const std::string& path);
 

@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"bytes_at_end", two("[0,4]", "[4,8]", 9), "belong to no tensor"}),
     [](const auto& info) { return info.param.name; });
 
-// What the contract of parse_safetensors_header promises about anything that it accepts.
+// The contract of parse_safetensors_header for every header that it accepts.
 void expect_sound(const std::string& bytes) {
   const auto header = parse(bytes);
   if (!header.ok()) {
@@ -149,7 +149,7 @@ void expect_sound(const std::string& bytes) {
   ASSERT_LE(total, bytes.size());
 }
 
-// Time goes by the size of the header: were it by the square, this would take an hour.
+// The time must be linear in the size of the header: quadratic, this would take an hour.
 TEST(SafetensorsHeader, ManyTensors) {
   constexpr int kTensors = 300'000;
   std::string header = "{";
@@ -188,7 +188,7 @@ TEST(SafetensorsHeader, RandomMutationsNeverBreakIt) {
           break;
       }
       if (bytes.empty()) break;
-      // Keep the length prefix right in half of the rounds, so that the JSON behind it is reached.
+      // Keep the length prefix right in half of the rounds, so that the JSON after it is reached.
       if (bytes.size() > 36 && random() % 2 == 0) {
         const uint64_t n = bytes.size() - 36;
         bytes.replace(0, 8, reinterpret_cast<const char*>(&n), 8);

@@ -46,7 +46,7 @@ TEST(Safetensors, ReadsTensorsOfASingleFile) {
   EXPECT_EQ(bytes_of(b, 12), "BBBBBBBBBBBB");
 }
 
-// Either way of access gives a part of a tensor the same bytes, without the rest of it.
+// Both kinds of access read the same bytes of a part of a tensor, and only those.
 TEST(Safetensors, ReadsAPartOfATensor) {
   const TempFolder folder;
   folder.write("model.safetensors",
@@ -93,7 +93,7 @@ TEST(Safetensors, ReadsWholeNumbers) {
   }
 }
 
-// Without a mapping, what was read stays whatever becomes of the file, and what cannot be read is an error.
+// Without a mapping, bytes that were read stay whatever happens to the file, and unreadable ones are an error.
 TEST(Safetensors, FilesThatAreReadMayBeCutShort) {
   const TempFolder folder;
   folder.write("model.safetensors", kFirst);
@@ -203,12 +203,68 @@ TEST(Safetensors, ADamagedShardIsNamed) {
   expect_error(status_of(open_safetensors(folder.path())), ErrorCode::kDataLoss, HasSubstr("one.safetensors"));
 }
 
-TEST(Safetensors, AnIndexThatLiesIsDamaged) {
-  const TempFolder folder;
-  folder.write("one.safetensors", kFirst);
-  folder.write("model.safetensors.index.json", R"({"weight_map":{"z":"one.safetensors"}})");
-  expect_error(status_of(open_safetensors(folder.path())), ErrorCode::kDataLoss,
-               AllOf(HasSubstr("\"z\""), HasSubstr("one.safetensors")));
+// An index's entries for kFirst (a, b) and kSecond (c), and where a and c are found.
+TEST(Safetensors, TensorsAreWhereShardsHoldThem) {
+  for (const char* map : {
+           R"({"a":"one.safetensors","b":"one.safetensors","c":"one.safetensors","d":"two.safetensors"})",
+           R"({"a":"two.safetensors","b":"one.safetensors","c":"one.safetensors"})",
+           R"({"b":"one.safetensors","c":"two.safetensors"})",
+           R"({"lm_head.weight":"one.safetensors","model.rotary_emb.inv_freq":"two.safetensors"})",
+       }) {
+    const TempFolder folder;
+    folder.write("one.safetensors", kFirst);
+    folder.write("two.safetensors", kSecond);
+    folder.write("model.safetensors.index.json", std::string(R"({"weight_map":)") + map + "}");
+    for (const FileAccess access : {FileAccess::kMap, FileAccess::kRead}) {
+      const auto checkpoint = open_safetensors(folder.path(), access);
+      ASSERT_TRUE(checkpoint.ok()) << map << checkpoint.error().message;
+      EXPECT_EQ((*checkpoint)->names(), (std::vector<std::string>{"a", "b", "c"})) << map;
+      EXPECT_EQ(bytes_of(*(*checkpoint)->get("a", std::vector<int64_t>{2}), 8), "aaaabbbb");
+      EXPECT_EQ(bytes_of(*(*checkpoint)->get("c", std::vector<int64_t>{3}), 6), "cccccc");
+      expect_error(status_of((*checkpoint)->get("d", std::vector<int64_t>{3})), ErrorCode::kNotFound,
+                   AllOf(HasSubstr("\"d\""), HasSubstr("incomplete")));
+    }
+  }
+}
+
+TEST(Safetensors, AnIndexDecidesWhichOfTwoTensorsCounts) {
+  const std::string other = safetensors_bytes(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "xxxxyyyy");
+  const auto a_of = [&](const char* map) {
+    const TempFolder folder;
+    folder.write("one.safetensors", kFirst);
+    folder.write("three.safetensors", other);
+    folder.write("two.safetensors", kSecond);
+    folder.write("model.safetensors.index.json", std::string(R"({"weight_map":)") + map + "}");
+    const auto checkpoint = open_safetensors(folder.path());
+    if (!checkpoint.ok()) return checkpoint.error().message;
+    return bytes_of(*(*checkpoint)->get("a", std::vector<int64_t>{2}), 8);
+  };
+  EXPECT_EQ(a_of(R"({"a":"three.safetensors","b":"one.safetensors"})"), "xxxxyyyy");
+  EXPECT_EQ(a_of(R"({"a":"one.safetensors","z":"three.safetensors"})"), "aaaabbbb");
+  for (const char* unclear : {R"({"b":"one.safetensors","z":"three.safetensors"})",
+                              R"({"a":"two.safetensors","b":"one.safetensors","z":"three.safetensors"})"}) {
+    EXPECT_THAT(a_of(unclear), AllOf(HasSubstr("\"a\" counts"), HasSubstr("one.safetensors and"),
+                                     HasSubstr("three.safetensors both")));
+  }
+}
+
+// A clone's placeholder for weights before `git lfs pull`.
+TEST(Safetensors, AGitLfsPointerIsNamed) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid "
+      "sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d1"
+      "7e2393\nsize 12345\n";
+  for (const FileAccess access : {FileAccess::kMap, FileAccess::kRead}) {
+    for (const char* name : {"model.safetensors", "model.safetensors.index.json", "one.safetensors"}) {
+      const TempFolder folder;
+      if (name == std::string("one.safetensors")) {
+        folder.write("model.safetensors.index.json", R"({"weight_map":{"a":"one.safetensors"}})");
+      }
+      folder.write(name, pointer);
+      expect_error(status_of(open_safetensors(folder.path(), access)), ErrorCode::kDataLoss,
+                   AllOf(HasSubstr(folder.path() + "/" + name + " is a Git LFS pointer"), HasSubstr("git lfs pull")));
+    }
+  }
 }
 
 TEST(Safetensors, AnIndexReachesNoOtherFolder) {

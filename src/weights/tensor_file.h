@@ -1,4 +1,4 @@
-// A safetensors file whose header was checked, and the bytes of its tensors.
+// A file of weights, and the bytes of its tensors.
 #pragma once
 
 #include <memory>
@@ -8,32 +8,30 @@
 #include "base/file.h"
 #include "weights/checkpoint.h"
 #include "weights/mapped_file.h"
-#include "weights/safetensors_header.h"
 
 namespace volley::weights {
 
-// Any thread, but for take_header().
+// Any thread.
 class TensorFile {
  public:
-  static Result<std::unique_ptr<TensorFile>> open(const std::string& path, FileAccess access);
+  static Result<std::shared_ptr<const TensorFile>> open(const std::string& path, FileAccess access);
 
   const std::string& path() const { return path_; }
-  SafetensorsHeader take_header() { return std::move(header_); }
+  size_t size() const { return mapped_ ? mapped_->bytes().size() : file_->bytes; }
 
   struct Bytes {
     const std::byte* data;
     std::shared_ptr<const void> owner;
   };
-  // REQUIRES: an entry of the header. kDataLoss, with FileAccess::kRead alone: the file has been cut short.
-  Result<Bytes> read(const HeaderEntry& entry) const;
-  // As MappedFile::drop, if it is these bytes' file.
+  // REQUIRES: begin <= end <= size(). kDataLoss, only with FileAccess::kRead: the file has been cut short.
+  Result<Bytes> read(uint64_t begin, uint64_t end) const;
+  // As MappedFile::drop, if the bytes belong to this file.
   void drop(std::span<const std::byte> range) const;
 
  private:
   explicit TensorFile(std::string path) : path_(std::move(path)) {}
 
   std::string path_;
-  SafetensorsHeader header_;
   std::shared_ptr<const MappedFile> mapped_;  // with kMap
   std::optional<OpenFile> file_;              // with kRead
 };

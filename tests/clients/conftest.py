@@ -3,18 +3,14 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from support import Asker, Server
+from support import Asker, Server, serving
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """One server for all tests that need no options of their own. It must end with 0, and with nothing leaked."""
     # On a busy machine the verify budget may find that drafts do not pay.
-    with Server("--max-num-seqs 16 --verify full") as running:
-        yield running
-        assert running.metric("num_requests_running") == 0
-        assert running.metric("num_requests_waiting") == 0
-        assert running.stop() == 0
+    yield from serving("--max-num-seqs 16 --verify full", idle=True)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ Value = Callable[[int], Any]  # about so many bytes of JSON
 Schema = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
-API = json.loads((ROOT / "src/serve/openapi.json").read_text())
+API = json.loads((ROOT / "src/serve/api/openapi.json").read_text())
 DIGITS = "a number of many digits"  # stands in a body where to_json() writes them
 
 

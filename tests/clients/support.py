@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ def own_port() -> socket.socket:
 
 def user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
+
+
+def turns(messages: str | list[Any]) -> list[Any]:
+    """A conversation; a text alone is the user's."""
+    return user(messages) if isinstance(messages, str) else messages
 
 
 class Server:
@@ -105,13 +111,17 @@ class Server:
         assert values, f"no metric {name}"
         return sum(map(float, values))
 
+    def idle(self) -> bool:
+        """Whether no request runs or waits, and no page is taken."""
+        return not any(map(self.metric, ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")))
+
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024
 
     def log(self) -> str:
-        self._log.seek(0)
-        return self._log.read()
+        # The process writes where the file's position is: reading must not move it.
+        return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode()
 
     def stop(self) -> int:
         """Drains it; its exit status."""
@@ -127,6 +137,14 @@ class Server:
         self.process.wait()
         self.process.stdout.close()
         self._log.close()
+
+
+def serving(*args: Any, idle: bool = False, **options: Any) -> Iterator[Server]:
+    """A fixture's server, which must end with 0; `idle`: and have nothing left to do before."""
+    with Server(*args, **options) as running:
+        yield running
+        assert not idle or running.idle()
+        assert running.stop() == 0
 
 
 @dataclass
@@ -159,16 +177,15 @@ class Answer:
         return self.choices[0].text
 
 
+@dataclass
 class Asker:
     """Sends the same request streamed or not, and gives the answer in the same shape."""
 
-    def __init__(self, client: OpenAI, stream: bool) -> None:
-        self.client = client
-        self.stream = stream
+    client: OpenAI
+    stream: bool
 
     def chat(self, messages: str | list[Any], **fields: Any) -> Answer:
-        messages = user(messages) if isinstance(messages, str) else messages
-        fields = {"model": MODEL, "messages": messages, "temperature": 0, **fields}
+        fields = {"model": MODEL, "messages": turns(messages), "temperature": 0, **fields}
         create = self.client.chat.completions.create
         return _chat_stream(create, fields) if self.stream else _chat_whole(create(**fields))
 

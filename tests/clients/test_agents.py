@@ -237,3 +237,111 @@ def test_a_coding_agent_through_messages(server: Server) -> None:
             messages.append({"role": "user", "content": results})
     assert done == called_names()
     assert all(later > 0 for later in cached[1:]), "each turn finds the one before it in the cache"
+
+
+# ---- Requests of agents that are no packages: their fields and the forms of their messages, in our words ----
+
+READ = call("read_file", '{"path": "a.py"}')
+FUNCTION = {"name": "read_file", "description": "Reads a file.", "parameters": SCHEMA}
+CALLED = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": '{"path":"a.py"}'}}
+ANSWERED = {"role": "tool", "tool_call_id": "c1", "content": "print(1)"}
+
+
+def parts(*texts: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+# Cline 3, provider "OpenAI Compatible".
+CLINE: dict[str, Any] = {
+    "temperature": 0,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "tools": [{"type": "function", "function": {**FUNCTION, "strict": False}}],
+}
+CLINE_START = [
+    {"role": "system", "content": SYSTEM},
+    {"role": "user", "content": parts("<task>Fix it.</task>", "# Time")},
+]
+CLINE_MESSAGES = {
+    "first": CLINE_START,
+    "call alone": [*CLINE_START, {"role": "assistant", "tool_calls": [CALLED]}, ANSWERED],
+    "text and call": [
+        *CLINE_START,
+        {
+            "role": "assistant",
+            "content": "I read it.",
+            "tool_calls": [CALLED],
+            "reasoning_details": [{"type": "reasoning.text", "text": "Hm.", "format": "unknown", "index": 0}],
+        },
+        ANSWERED,
+        {"role": "user", "content": parts("<feedback>Go on.</feedback>")},
+    ],
+    "users in a row": [*CLINE_START, {"role": "user", "content": parts("More.")}],
+    "instructions of a developer": [{"role": "developer", "content": SYSTEM}, *CLINE_START[1:]],
+}
+
+# Open WebUI 0.6, with native function calling.
+WEBUI: dict[str, Any] = {"stream": True, "tools": [{"type": "function", "function": FUNCTION}]}
+WEBUI_TURN = [
+    {"role": "user", "content": "Read it."},
+    {"role": "assistant", "content": "", "tool_calls": [{"index": 0, **CALLED}]},
+    ANSWERED,
+]
+WEBUI_FIELDS = {
+    "plain": {},
+    "usage": {"stream_options": {"include_usage": True}},
+    "advanced parameters": {
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "min_p": 0.0,
+        "frequency_penalty": 1.1,
+        "presence_penalty": 0.0,
+        "max_tokens": 128,
+        "seed": 42,
+        "stop": ["###"],
+        "logit_bias": {"5": -100},
+        "reasoning_effort": "medium",
+    },
+    "session": {"user": "u1", "chat_template_kwargs": {"enable_thinking": False}},
+}
+
+
+@pytest.mark.parametrize("messages", CLINE_MESSAGES.values(), ids=CLINE_MESSAGES)
+def test_requests_of_cline(client: OpenAI, messages: list[Any]) -> None:
+    check_read(client, {**CLINE, "messages": messages})
+
+
+@pytest.mark.parametrize("fields", WEBUI_FIELDS.values(), ids=WEBUI_FIELDS)
+def test_requests_of_open_webui(client: OpenAI, fields: dict[str, Any]) -> None:
+    check_read(client, {**WEBUI, "messages": WEBUI_TURN, **fields})
+
+
+def check_read(client: OpenAI, body: dict[str, Any]) -> None:
+    """A forced text and call arrive in the stream."""
+    text, arguments, names, reason = "", "", [], None
+    # As bytes of the agent's own: what the OpenAI client does not know travels too.
+    for chunk in client.chat.completions.create(
+        model=MODEL, messages=[], stream=True, extra_body={**body, **written("I read it.\n" + READ)}
+    ):
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            for function in choice.delta.tool_calls or []:
+                arguments += function.function.arguments or ""
+                names += [function.function.name] if function.function.name else []
+            reason = choice.finish_reason or reason
+    assert (text.strip(), names, json.loads(arguments), reason) == (
+        "I read it.",
+        ["read_file"],
+        {"path": "a.py"},
+        "tool_calls",
+    )
+
+
+def test_open_webui_asks_for_titles(server: Server) -> None:
+    """The requests behind a chat: for a title, tags and follow-up questions."""
+    task = {"role": "user", "content": "### Task:\nSuggest a title.\n### Output:\nJSON"}
+    for field in ("max_tokens", "max_completion_tokens"):
+        body = {"model": MODEL, "messages": [task], "stream": False, field: 1000, **written('{"title": "Bug"}')}
+        assert server.post_json("/v1/chat/completions", body)["choices"][0]["message"]["content"] == '{"title": "Bug"}'
+    listed = server.get_json("/v1/models")["data"]
+    assert [model["id"] for model in listed] == [MODEL] and listed[0]["object"] == "model"

@@ -13,7 +13,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from support import MODEL, PROGRAM, SORT, Server, user
+from support import MODEL, PROGRAM, SORT, Server, serving, user
 
 SORTED = "35, 49, 50, 79"
 
@@ -64,9 +64,7 @@ def files_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def batch_server(files_dir: Path) -> Iterator[Server]:
     environment = {"VOLLEY_API_KEYS": "one,two"}
-    with Server(f"--max-num-seqs 8 --verify full --files-dir {files_dir}", environment) as running:
-        yield running
-        assert running.stop() == 0
+    yield from serving(f"--max-num-seqs 8 --verify full --files-dir {files_dir}", environment)
 
 
 @pytest.fixture

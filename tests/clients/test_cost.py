@@ -26,6 +26,7 @@ Body = Callable[[int], dict[str, Any]]
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 TOKENIZE = "/tokenize"
 
 STEP = 8  # from one size to the next
@@ -88,6 +89,31 @@ def tools_allowed(size: int) -> dict[str, Any]:
     return chat(tools=tools, tool_choice=allowed)
 
 
+def responses(**fields: Any) -> dict[str, Any]:
+    return {"input": "x", "max_output_tokens": 1, **fields}
+
+
+def in_namespaces(size: int) -> dict[str, Any]:
+    """Tools of one name each in a namespace of its own, and a choice of all of them by another name."""
+    tools = [{"type": "function", "name": "f"}]
+    spaces = listed(size, lambda i: {"type": "namespace", "name": f"n{i}", "tools": tools}, 160)
+    allowed = listed(size, lambda i: {"type": "function", "name": f"n{i}.f"}, 160)
+    return responses(tools=spaces, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": allowed})
+
+
+def search_outputs(size: int) -> list[dict[str, Any]]:
+    found = {"type": "tool_search_output", "call_id": "c", "tools": [{"type": "custom", "name": "f"}]}
+    return [*user("x"), *[found] * (size // 100)]
+
+
+def custom_call(text: str) -> dict[str, Any]:
+    return {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": text}
+
+
+def custom_calls(size: int) -> list[dict[str, Any]]:
+    return [*user("x"), *[custom_call("x")] * (size // 80)]
+
+
 def continued(content: str) -> dict[str, Any]:
     messages = [*user("x"), {"role": "assistant", "content": content}]
     return chat(messages=messages, continue_final_message=True)
@@ -132,6 +158,10 @@ FIELDS: dict[str, tuple[str, Body]] = {
     "tools of one name": (CHAT, lambda n: chat(tools=listed(n, lambda i: tool(1), 60))),
     "tools, allowed": (CHAT, tools_allowed),
     "tool's description": (CHAT, lambda n: chat(tools=[described(words(n))])),
+    "tools in namespaces": (RESPONSES, in_namespaces),
+    "tools that searches found": (RESPONSES, lambda n: responses(input=search_outputs(n))),
+    "custom calls": (RESPONSES, lambda n: responses(input=custom_calls(n))),
+    "custom call's input": (RESPONSES, lambda n: responses(input=[*user("x"), custom_call(words(n))])),
     "tool calls": (CHAT, lambda n: chat(messages=calls(n))),
     "documents": (CHAT, lambda n: chat(documents=listed(n, lambda i: {"text": "x"}, 16))),
     "template arguments": (CHAT, lambda n: chat(chat_template_kwargs={f"k{i:07}": 1 for i in range(n // 14)})),

@@ -197,7 +197,7 @@ def test_the_first_of_the_nodes_has_probes_and_is_the_others_otherwise() -> None
 @pytest.mark.parametrize("container", [CONTAINER, LEADER["spec"]["containers"][0]], ids=["server", "nodes"])
 def test_options_exist(container: dict[str, Any]) -> None:
     command, *options = container["args"]
-    text = subprocess.run([PROGRAM, command, "--help"], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run([PROGRAM, command, "--help-all"], capture_output=True, text=True, check=True).stdout
     known = set(re.findall(r"--[a-z][a-z-]*", text))
     assert {option.split("=")[0] for option in options} <= known
 

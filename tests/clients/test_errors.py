@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from support import MODEL, SORT, STORY, Asker, Server, user
+from support import MODEL, SORT, STORY, Asker, Server, serving, user
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys.write_text("key-of-the-file\n")
     limits = "--max-num-seqs 1 --max-queue 1 --max-body-bytes 20000 --max-n 4 --request-timeout 20"
     options = f"--api-key-file {keys} --cors-origin https://example.org {limits}"
-    with Server(options, environment={"VOLLEY_API_KEYS": "key-one,key-two"}) as running:
-        yield running
-        assert running.stop() == 0
+    yield from serving(options, environment={"VOLLEY_API_KEYS": "key-one,key-two"})
 
 
 @pytest.mark.parametrize("key", ["key-of-the-file", "key-one", "key-two"])

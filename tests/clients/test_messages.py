@@ -2,64 +2,42 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import anthropic
 import pytest
 from anthropic import Anthropic
 
-from support import MODEL, SORT, STORY, Server, user
-from test_tools import call, check, written
+from support import MODEL, SORT, STORY, Server, serving, turns, user
+from test_tools import CLOCK, WEATHER, call, check, written
 
 SORTED = "35, 49, 50, 79"
 TOOLS = [
-    {
-        "name": "get_weather",
-        "description": "The weather.",
-        "input_schema": {
-            "type": "object",
-            "properties": {
-                "city": {"enum": ["Bonn", "Lima"]},
-                "days": {"type": "integer", "minimum": 1, "maximum": 9},
-            },
-            "required": ["city", "days"],
-            "additionalProperties": False,
-        },
-    },
-    {
-        "name": "clock",
-        "input_schema": {
-            "type": "object",
-            "properties": {"zone": {"type": "string", "pattern": "^[A-Z]{3}$"}},
-            "required": ["zone"],
-            "additionalProperties": False,
-        },
-    },
+    {"name": "get_weather", "description": "The weather.", "input_schema": WEATHER["function"]["parameters"]},
+    {"name": "clock", "input_schema": CLOCK["function"]["parameters"]},
 ]
 
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[Server]:
     """A server that wants a key and whose model thinks."""
-    with Server("--reasoning-parser think", {"VOLLEY_API_KEYS": "secret"}) as running:
-        yield running
-        assert running.stop() == 0
+    yield from serving("--reasoning-parser think", {"VOLLEY_API_KEYS": "secret"})
 
 
 def client_of(server: Server, key: str = "secret", **options: Any) -> Anthropic:
     return Anthropic(base_url=server.url, api_key=key, max_retries=0, timeout=120, **options)
 
 
+@dataclass
 class Messenger:
     """Sends the same request streamed or not, and gives the message of its end."""
 
-    def __init__(self, client: Anthropic, stream: bool) -> None:
-        self.client = client
-        self.stream = stream
+    client: Anthropic
+    stream: bool
 
     def __call__(self, messages: str | list[Any], **fields: Any) -> Any:
-        messages = user(messages) if isinstance(messages, str) else messages
-        fields = {"model": MODEL, "messages": messages, "max_tokens": 100, **fields}
+        fields = {"model": MODEL, "messages": turns(messages), "max_tokens": 100, **fields}
         # The client has no parameter for it any more.
         fields["extra_body"] = {"temperature": 0, **fields.get("extra_body", {})}
         if not self.stream:
@@ -163,6 +141,23 @@ def test_counts(send: Messenger) -> None:
     assert usage.input_tokens + usage.cache_read_input_tokens == count
 
 
+def test_a_history_of_another_service_goes_on(send: Messenger) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    history: list[Any] = [
+        *user("Look."),
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}},
+                {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+                {"type": "tool_use", "id": "c1", "name": "view", "input": {}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [image]}]},
+    ]
+    assert send(history, max_tokens=5).usage.output_tokens > 0
+
+
 def test_errors(keyed: Server) -> None:
     client = client_of(keyed)
     fields: dict[str, Any] = {"model": MODEL, "max_tokens": 5, "messages": user(SORT)}
@@ -174,7 +169,7 @@ def test_errors(keyed: Server) -> None:
     image = [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}]
     for wrong, name in (
         ({"messages": [{"role": "user", "content": image}]}, "image"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+        ({"tools": [{"type": "web_search", "name": "web_search"}]}, "tools[0] is of type \"web_search\""),
         ({"extra_body": {"temperature": 1000}}, "temperature"),
         ({"extra_body": {"mirostat": 2}}, "mirostat"),
         ({"max_tokens": 1_000_000}, "messages"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, Server
+from support import ROOT, Server, serving
 
 # Requests that are drawn at random. The phase before goes through the document systematically: over 2,000 more.
 CASES = int(os.environ.get("VOLLEY_API_CASES", "600"))
@@ -28,11 +28,8 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def short() -> Iterator[Server]:
     """Answers are short, so that time goes into requests."""
-    with Server("--max-model-len 128 --max-num-seqs 16 --max-n 4 --max-choices 8 --log-level error") as running:
-        yield running
-        assert running.metric("num_requests_running") == 0
-        assert running.metric("kv_cache_usage_perc") == 0
-        assert running.stop() == 0
+    limits = "--max-model-len 128 --max-num-seqs 16 --max-n 4 --max-choices 8"
+    yield from serving(f"{limits} --log-level error", idle=True)
 
 
 def operations(server: Server) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from support import MODEL, Server, user
+from support import MODEL, Server, serving, user
 
 STREAMS = int(os.environ.get("VOLLEY_STREAMS", "1000"))
 SLOTS = 256
@@ -118,9 +118,7 @@ class Crowd:
 @pytest.fixture
 def busy() -> Iterator[Server]:
     limits = f"--max-connections {STREAMS + 50} --max-queue {STREAMS * 8 // 7 + 1} --max-unsent-bytes {UNSENT}"
-    with Server(f"--max-num-seqs {SLOTS} --kv-pages {KV_PAGES} {limits} --log-level error") as running:
-        yield running
-        assert running.stop() == 0
+    yield from serving(f"--max-num-seqs {SLOTS} --kv-pages {KV_PAGES} {limits} --log-level error")
 
 
 def test_a_thousand_streams(busy: Server, capsys: pytest.CaptureFixture[str]) -> None:

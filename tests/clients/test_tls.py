@@ -14,7 +14,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from support import MODEL, PROGRAM, SORT, STORY, Server, user
+from support import MODEL, PROGRAM, SORT, STORY, Server, serving, user
 
 REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -68,17 +68,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def secure(certificates: Certificates) -> Iterator[Server]:
-    with Server(f"{certificates.options()} --receive-timeout 6") as running:
-        yield running
-        assert running.stop() == 0
+    yield from serving(f"{certificates.options()} --receive-timeout 6")
 
 
 @pytest.fixture(scope="module")
 def secure_for_members(certificates: Certificates) -> Iterator[Server]:
     options = f"{certificates.options()} --ssl-ca-certs {certificates['authority.pem']} --ssl-cert-reqs 2"
-    with Server(options) as running:
-        yield running
-        assert running.stop() == 0
+    yield from serving(options)
 
 
 def connect(server: Server) -> socket.socket:

@@ -5,6 +5,7 @@ model does by its own choice is written for it with a grammar of a single text.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 
-from support import MODEL, SORT, STORY, Asker, Server, user
+from support import MODEL, SORT, STORY, Asker, Server, serving, user
 
 
 def tool(name: str, properties: dict[str, Any], **function: Any) -> dict[str, Any]:
@@ -206,6 +207,44 @@ def test_a_conversation_with_a_tools_answer(ask: Asker) -> None:
     assert ask.chat(messages, tools=TOOLS, max_tokens=10).usage.completion_tokens > 0
 
 
+def test_custom_tools(client: OpenAI) -> None:
+    """Calls are texts, whole and streamed, and go round."""
+    custom = {"type": "custom", "custom": {"name": "apply_patch", "description": "Patches."}}
+    patch = '*** Begin\n+"é😀\\\t\n'
+    text = call("apply_patch", json.dumps({"input": patch})) + "\n" + call("clock", '{"zone": "CET"}')
+    fields: dict[str, Any] = {"model": MODEL, "tools": [custom, CLOCK], "temperature": 0, "max_tokens": 200}
+    whole = client.chat.completions.create(messages=user(STORY), **fields, extra_body=written(text))
+    message = whole.choices[0].message
+    first, second = message.tool_calls
+    assert (first.type, first.custom.name, first.custom.input) == ("custom", "apply_patch", patch)
+    assert (second.type, second.function.arguments) == ("function", '{"zone": "CET"}')
+    streamed: dict[str, str] = {}
+    for chunk in client.chat.completions.create(messages=user(STORY), stream=True, **fields, extra_body=written(text)):
+        for part in chunk.choices[0].delta.tool_calls or []:
+            custom_part = part.to_dict().get("custom")
+            if custom_part and part.index == 0:
+                for name, more in custom_part.items():
+                    streamed[name] = streamed.get(name, "") + more
+    assert streamed == {"name": "apply_patch", "input": patch}
+    results = [{"role": "tool", "tool_call_id": one.id, "content": "done"} for one in message.tool_calls]
+    again = client.chat.completions.create(messages=[*user(STORY), message.to_dict(), *results], **fields)
+    assert again.usage.completion_tokens > 0
+
+
+@pytest.mark.parametrize("pattern", ["[a-f]{3,6}", r'"[a-z ]{1,9}"\n'])
+def test_a_custom_tool_follows_an_expression(client: OpenAI, pattern: str) -> None:
+    grammar = {"type": "grammar", "grammar": {"syntax": "regex", "definition": pattern}}
+    choice = client.chat.completions.create(
+        model=MODEL,
+        messages=user(STORY),
+        tools=[{"type": "custom", "custom": {"name": "run", "format": grammar}}],
+        tool_choice={"type": "custom", "custom": {"name": "run"}},
+        temperature=1,
+        max_tokens=300,
+    ).choices[0]
+    assert re.fullmatch(pattern, choice.message.tool_calls[0].custom.input)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -214,7 +253,7 @@ def test_a_conversation_with_a_tools_answer(ask: Asker) -> None:
         {"tools": TOOLS, "tool_choice": "sometimes"},
         {"tools": [{"type": "function", "function": {}}]},
         {"tools": [CLOCK, CLOCK]},
-        {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
+        {"tools": [{"type": "robot", "robot": {"name": "f"}}]},
         {"tools": TOOLS, "tool_choice": "required", "extra_body": {"guided_regex": "[a-z]+"}},
     ],
 )
@@ -227,9 +266,7 @@ def test_wrong_requests(ask: Asker, fields: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def llama() -> Iterator[Server]:
     """A server for models that write calls as Llama does, and that think."""
-    with Server("--tool-call-parser llama --reasoning-parser think") as running:
-        yield running
-        assert running.stop() == 0
+    yield from serving("--tool-call-parser llama --reasoning-parser think")
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "stream"])

@@ -1,6 +1,6 @@
 // Lines of a batch.
 #include "fuzz.h"
-#include "serve/batch_line.h"
+#include "serve/batches/batch_line.h"
 
 using namespace volley;
 

@@ -1,8 +1,8 @@
 // Bodies of requests: JSON, schemas and fields of all four APIs.
 #include "fuzz.h"
-#include "serve/messages_request.h"
-#include "serve/openai_request.h"
-#include "serve/responses_request.h"
+#include "serve/api/openai_request.h"
+#include "serve/messages/messages_request.h"
+#include "serve/responses/responses_request.h"
 
 using namespace volley;
 

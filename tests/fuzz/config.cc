@@ -1,5 +1,5 @@
 // config.json and generation_config.json of targets, config.json of drafters; then the list of tensors that they need.
-#include "spec/dflash/config.h"
+#include "decode/dflash/config.h"
 #include "families/family.h"
 #include "fuzz.h"
 #include "model/params.h"
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                             : text);
   fuzz::write_file("generation_config.json", kind == 1 ? text : "{}");
   if (kind == 2) {
-    (void)spec::dflash::read_config(fuzz::folder());
+    (void)decode::dflash::read_config(fuzz::folder());
     return 0;
   }
   const auto target = families::read_target(fuzz::folder());

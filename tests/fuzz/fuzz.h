@@ -1,5 +1,5 @@
-// What the fuzz targets share. Each file here is one program of libFuzzer: LLVMFuzzerTestOneInput() hands the bytes to
-// a real parser, which must neither crash, nor leak, nor take long. tests/data/fuzz/NAME holds where it begins.
+// Shared by the fuzz targets. Each file here is one program of libFuzzer: LLVMFuzzerTestOneInput() hands the bytes to a
+// real parser, which must neither crash, nor leak, nor take long. tests/data/fuzz/NAME holds its seed inputs.
 #pragma once
 
 #include <unistd.h>
@@ -25,7 +25,7 @@ inline Choice choose(const uint8_t* data, size_t size, uint8_t kinds) {
   return {static_cast<uint8_t>(data[0] % kinds), {reinterpret_cast<const char*>(data) + 1, size - 1}};
 }
 
-// A folder of this process, for parsers that read files. It goes when the process ends.
+// A folder of this process, for parsers that read files. It is removed when the process ends.
 inline const std::string& folder() {
   struct Folder {
     std::string path = std::filesystem::temp_directory_path() / ("volley-fuzz-" + std::to_string(getpid()));

@@ -1,8 +1,8 @@
 // The framing of requests on a connection, in pieces as they may arrive: Beast's parser with the server's limits, and
-// what the server itself asks of a head.
+// the server's own checks of a head.
 #include "fuzz.h"
-#include "serve/session_shared-inl.h"
-#include "serve/text_body-inl.h"
+#include "serve/http/session_shared-inl.h"
+#include "serve/http/text_body-inl.h"
 
 using namespace volley;
 using serve::transport::error_code;

@@ -1,6 +1,6 @@
 // Forms that upload a file: the line of Content-Type, then the body, whole and in pieces as they may arrive.
 #include "fuzz.h"
-#include "serve/file_upload.h"
+#include "serve/files/file_upload.h"
 
 using namespace volley;
 using serve::MultipartReader;
@@ -40,7 +40,7 @@ Taken take(const std::string& boundary, std::string_view body, size_t size) {
   return taken;
 }
 
-// What keeps the file's bytes. They may be few: a disk makes nothing of them that a parser sees.
+// Stores the file's bytes. There may be few: the parser does not depend on them.
 const std::shared_ptr<serve::FileStore>& store() {
   static const std::shared_ptr<serve::FileStore> made = [] {
     serve::FileStore::Limits limits;
@@ -65,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Taken whole = take(*boundary, body, body.size() + 1);
   fuzz::require(take(*boundary, body, piece) == whole);
 
-  serve::FileUpload upload(store(), "", *boundary);
+  serve::FileUpload upload(store(), "", "", *boundary);
   const bool fed = feed_all(body, piece, [&](std::string_view bytes) { return upload.feed(bytes); });
   const int status = fed ? upload.finish().status : upload.failure().status;
   fuzz::require(status == 200 ? whole.good : status >= 400 && status < 500);

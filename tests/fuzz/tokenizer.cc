@@ -47,8 +47,8 @@ void render(const textkit_template_files& files) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto [kind, text] = volley::fuzz::choose(data, size, 4);
   if (kind == 0) encode(text);
-  if (kind == 1) render({view(text), {}, {}});
-  if (kind == 2) render({{}, {}, view(text)});
+  if (kind == 1) render({view(text), {}, {}, {}});
+  if (kind == 2) render({{}, {}, view(text), {}});
   if (kind == 3) encode(kTokenizer, view(text));
   return 0;
 }

@@ -103,8 +103,8 @@ def _allowed(answer: str, allowed: str) -> bool:
     return allowed in ("any", answer) or (len(allowed) == 3 and allowed[1:] == "xx" and answer[:1] == allowed[0])
 
 
-# A request that its own cost ends, alone, is a fair answer wherever 400 is one: it took too long (504), too much memory
-# (503), or grammars that run take all of theirs (429).
+# A request that its own cost ends, alone, is a fair answer wherever 400 is one: it took too long (504), the
+# bodies of others or a busy machine left it no room (503), or grammars that run take all of their memory (429).
 ENDED = ["429", "503", "504"]
 
 

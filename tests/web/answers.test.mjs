@@ -308,6 +308,22 @@ describe('what the settings offer', () => {
       });
     }));
 
+  it('are milder where the model’s makers name none, and sent then', () => {
+    const usual = {...kCard.volley.default_sampling, temperature: 1, top_p: 1};
+    const chat = {...usual, temperature: 0.7, top_p: 0.95};
+    const card = {...kCard, volley: {...kCard.volley, default_sampling: usual, chat_sampling: chat}};
+    return withPage({card}, {}, async (page) => {
+      await page.click('#open-settings');
+      assert.equal(await page.getAttribute('[name="temperature"]', 'placeholder'), '0.7');
+      await page.fill('[name="top_p"]', '0.5');
+      await ask(page, 'One');
+      assert.deepEqual([sent().temperature, sent().top_p, sent().top_k], [0.7, 0.5, undefined]);
+      await page.fill('[name="temperature"]', '1');
+      await ask(page, 'Two');
+      assert.equal(sent().temperature, 1);
+    });
+  });
+
   it('switch thinking, and only where the model’s template knows it', () =>
     withPage({card: kCard}, {}, async (page) => {
       assert.equal(await page.isChecked('#thinking'), true);

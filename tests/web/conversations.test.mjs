@@ -376,8 +376,8 @@ describe('turns', () => {
       await page.keyboard.type(' more');
       await page.keyboard.press('Enter');
       await page.waitForFunction(() => document.querySelector('.said')?.textContent === 'One more');
-      assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Edit');
       await idle(page);
+      assert.equal(await page.evaluate(() => document.activeElement.id), 'prompt');
       await tabTo('Regenerate', () => document.activeElement.textContent === 'Regenerate');
       await page.keyboard.press('Space');
       await page.waitForTimeout(50);

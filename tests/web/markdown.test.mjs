@@ -83,6 +83,28 @@ describe('Markdown of models', () => {
     }
   });
 
+  it('takes no longer than a moment for sixty thousand characters of marks, and loses no text of it', () => {
+    const marks = ['**a', '*a', '*a**', '~~a', '[a](', '![', '`a``', '> ', '1. ', '**a\n', '===\n', '- a\n\nb\n\n', '> a\n\n'];
+    for (const one of marks) {
+      const source = one.repeat(Math.ceil(60_000 / one.length));
+      const begin = process.cpuUsage();
+      const text = JSON.stringify(shape(source));
+      const {user} = process.cpuUsage(begin);
+      assert.ok(user < 4e6, `${one}: ${user / 1000} ms`); // unbounded they take up to half a minute
+      if (one.includes('a')) assert.ok(text.split('a').length - 1 >= source.split('a').length - 1, one);
+    }
+  });
+
+  it('keeps what is before and behind too many marks', () => {
+    const [first, , code, last] = parseMarkdown(`a **b**\n\n${'*x'.repeat(5000)}\n\n\`\`\`c\n${'*p = &q[0];\n'.repeat(900)}\`\`\`\n\nc *d*`);
+    assert.deepEqual(
+      first.children.map(({type}) => type),
+      ['text', 'strong'],
+    );
+    assert.deepEqual([code.type, code.language], ['code', 'c']);
+    assert.equal(last.children.at(-1).type, 'em');
+  });
+
   it('reads on from the beginning of any block as if it had read all', () => {
     const source =
       '# T\n\npara *one*\n\n- a\n- b\n\n| a |\n|---|\n| 1 |\n\n```\ncode\n```\n\n$$\nx\n$$\n\n> said\n\nend $x$';

@@ -197,7 +197,7 @@ describe('the page', () => {
         messages: [{role: 'user', content: 'One'}],
         volley: {blocks: true},
         stream: true,
-        stream_options: {include_usage: true},
+        stream_options: {include_usage: true, continuous_usage_stats: true},
       });
       const values = {
         temperature: 0.8,
@@ -239,6 +239,8 @@ describe('the page', () => {
       await ask(page, 'One');
       assert.equal(mock.requests.length, 2);
       assert.equal(mock.requests[0].seed, mock.requests[1].seed);
+      const [ours, plain] = mock.requests.map((request) => request.cache_salt);
+      assert.ok(ours && plain && ours !== plain, 'neither has its prompt in the cache');
       assert.deepEqual(mock.requests[1].volley, {blocks: true, speculation: false});
       assert.equal(await answerText(page, 1), kText);
       assert.match(await page.textContent('.verdict'), /^The same text, 10 tokens/);
@@ -255,6 +257,19 @@ describe('the page', () => {
       mock.script = {steps: kSteps, blocks: false};
       await ask(page, 'Two');
       assert.match(await page.locator('.answer').last().textContent(), /does not report its blocks/);
+    }));
+
+  it('shows no blocks and compares nothing where the server has no drafter', () =>
+    withPage({card: {volley: {block_size: 1}}}, {}, async (page) => {
+      await page.waitForSelector('body.plain-server');
+      await page.evaluate(() => (document.getElementById('compare').checked = true)); // kept from another server
+      await ask(page, 'One');
+      assert.equal(mock.requests.length, 1);
+      assert.equal(mock.requests[0].cache_salt, undefined);
+      for (const hidden of ['#compare', '#show-blocks', '#legend', '.strip', '.verdict', '#readout-length']) {
+        assert.equal(await page.locator(hidden).first().isVisible(), false, hidden);
+      }
+      assert.ok(await page.locator('#readout-rate').isVisible());
     }));
 
   it('copies the text of an answer', () =>
@@ -310,9 +325,6 @@ describe('the page', () => {
         for (let i = 0; i < 40 && (await focused()) !== id; ++i) await page.keyboard.press('Tab');
         assert.equal(await focused(), id);
       };
-      await page.keyboard.press('Tab');
-      assert.equal(await page.evaluate(() => document.activeElement.className), 'skip');
-      await page.keyboard.press('Enter');
       assert.equal(await focused(), 'prompt');
       await page.keyboard.type('One');
       await page.keyboard.press('Shift+Enter');

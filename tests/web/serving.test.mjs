@@ -76,6 +76,7 @@ describe('the page of a real server', () => {
   it('asks nobody but its server for anything', () =>
     withPage({}, async (page) => {
       assert.equal(await page.textContent('#model-name'), 'pocket');
+      assert.match(await page.textContent('#model-note'), /toy/);
       assert.deepEqual(page.complaints, []);
     }));
 
@@ -98,7 +99,8 @@ describe('the page of a real server', () => {
       for (const seed of [1, 2, 3]) {
         await setSeed(page, seed);
         await ask(page, kStory);
-        const {usage} = parseEvents(body).find((event) => event.usage);
+        // The page asks for usage with every piece; the last one has the details.
+        const {usage} = parseEvents(body).findLast((event) => event.usage);
         const details = usage.completion_tokens_details;
         const drawn = await drawnBlocks(page, seed - 1);
         assert.equal(drawn.accepted, details.accepted_prediction_tokens);
@@ -108,6 +110,33 @@ describe('the page of a real server', () => {
         assert.ok(drawn.bonusInText > 0 && drawn.bonusInText <= drawn.bonus);
         assert.equal(await figure(page, 'tokens', seed - 1), String(usage.completion_tokens));
       }
+    }));
+
+  it('goes on with an answer that was cut, as the API does with its text', () =>
+    withPage({}, async (page) => {
+      await setSeed(page, 11);
+      await page.click('#open-settings');
+      await page.fill('[name="max_tokens"]', '12');
+      await ask(page, kStory);
+      const cut = await answerText(page);
+      await page.fill('[name="max_tokens"]', '');
+      await page.click('text=Continue');
+      await page.waitForFunction((text) => document.querySelector('.answer-text').textContent.length > text.length, cut);
+      await idle(page);
+      const {choices, usage} = await complete({
+        messages: [
+          {role: 'user', content: kStory},
+          {role: 'assistant', content: cut},
+        ],
+        continue_final_message: true,
+        seed: 11,
+        temperature: 0.8,
+      });
+      assert.equal(await answerText(page), cut + choices[0].message.content);
+      assert.equal(await figure(page, 'tokens'), String(12 + usage.completion_tokens));
+      const {data} = await (await fetch(`${volley.url}v1/models`)).json();
+      const share = Math.round((usage.total_tokens / data[0].max_model_len) * 100);
+      assert.equal(await page.textContent('#context'), `${share} % of context`);
     }));
 
   it('gives the same text without speculation, one token a step', () =>

@@ -1,10 +1,12 @@
 // The page's modules that touch no document: how streams are read, text is parsed and blocks are laid over it.
 import assert from 'node:assert/strict';
+import {readFile} from 'node:fs/promises';
 import {describe, it} from 'node:test';
-import {Answer, verdict} from '../../src/serve/web/answer.js';
+import {Answer, contextUse, verdict} from '../../src/serve/web/answer.js';
 import {BlockTrace} from '../../src/serve/web/blocks.js';
 import {eventPayloads} from '../../src/serve/web/chat_client.js';
 import {parseMarkdown} from '../../src/serve/web/markdown.js';
+import {welcomeFor} from '../../src/serve/web/welcome.js';
 import {block, firstToken} from './support/mock_server.mjs';
 
 // Small, seeded, and the same everywhere.
@@ -79,6 +81,24 @@ describe('BlockTrace', () => {
     trace.add('end', block(9, 'end', '<|im_end|>'));
     trace.end();
     assert.deepEqual(trace.rejections, [{at: 3, rejected: 8}]);
+  });
+
+  it('goes on with another request, whose first token is no step, without what the one before held back', () => {
+    const trace = new BlockTrace();
+    trace.add('The', firstToken('The'));
+    trace.add(' fox', block(3, ' fox', ' we'));
+    trace.resume();
+    trace.add(' went', firstToken(' went'));
+    trace.add(' out.', block(3, ' out', '.'));
+    assert.equal(trace.text, 'The fox went out.');
+    assert.deepEqual(stretches(trace), [
+      ['accepted', ' fox'],
+      ['accepted', ' out'],
+      ['bonus', '.'],
+    ]);
+    assert.equal(trace.steps.length, 2);
+    assert.equal(trace.acceptanceLength, 2);
+    assert.equal(trace.tokens, 6);
   });
 
   it('shows text of a server that reports no blocks', () => {
@@ -270,6 +290,33 @@ describe('Answer', () => {
     assert.deepEqual([answer.tokens, answer.accepted], [3, 2]);
   });
 
+  it('goes on with all its tokens, and the rate and first token of the request that goes on', () => {
+    const usage = (prompt, completion) => ({choices: [], usage: {prompt_tokens: prompt, completion_tokens: completion}});
+    for (const blocks of [true, false]) {
+      const step = (one) => (blocks ? one : undefined);
+      const answer = new Answer(0);
+      answer.take(chunk('abc', step(block(5, 'a', 'b', 'c'))), 10);
+      answer.take(usage(7, 3), 20);
+      const resumed = Answer.fromRecord(answer.toRecord()).resumed(1000);
+      assert.deepEqual([resumed.tokens, resumed.rate, resumed.context, resumed.finish], [3, null, null, null]);
+      resumed.take(chunk('d', step(firstToken('d'))), 1040);
+      resumed.take(chunk('ef', step(block(5, 'e', 'f'))), 1140);
+      resumed.take(usage(10, 3), 1150);
+      assert.equal(resumed.trace.content, 'abcdef');
+      assert.deepEqual([resumed.tokens, resumed.firstToken, resumed.rate, resumed.context], [6, 40, 20, 13]);
+    }
+  });
+
+  it('keeps what it took of the context, and reads records that do not tell', () => {
+    const answer = new Answer(0);
+    answer.take({choices: [], usage: {prompt_tokens: 7, completion_tokens: 3}}, 20);
+    const {context, ...older} = answer.toRecord();
+    assert.equal(context, 10);
+    assert.equal(Answer.fromRecord({...older, context}).context, 10);
+    assert.equal(Answer.fromRecord(older).context, null);
+    assert.throws(() => Answer.fromRecord({...older, context: 'x'}), TypeError);
+  });
+
   it('compares texts and rates, and only where both can be compared', () => {
     const make = (steps, seconds, finish = 'stop') => {
       const answer = new Answer(0);
@@ -286,5 +333,35 @@ describe('Answer', () => {
     assert.match(verdict(make(drafted, 1), make(drafted, 1)).text, /speculates whatever the request says/);
     assert.match(verdict(make(drafted, 1), make([firstToken('x')], 1)).text, /differ/);
     assert.match(verdict(make(drafted, 1), make(plain, 1, null)).text, /did not reach its end/);
+  });
+});
+
+describe('contextUse', () => {
+  it('is a share in words, which warns near the end and says when it is full', () => {
+    assert.equal(contextUse(null, 2048), null);
+    assert.equal(contextUse(10, null), null);
+    const use = contextUse(512, 2048);
+    assert.deepEqual([use.share, use.near, use.full, use.text], [0.25, false, false, '25 % of context']);
+    assert.match(use.figures, /^512 of the 2,048 tokens/);
+    assert.deepEqual([contextUse(1900, 2048).near, contextUse(1900, 2048).full], [true, false]);
+    assert.match(contextUse(2048, 2048).text, /full.*new chat/);
+    assert.equal(contextUse(5000, 2048).share, 1, 'of a model with less context than the one before');
+  });
+});
+
+describe('welcomeFor', () => {
+  it('tells of the pocket model what `volley chat` tells', async () => {
+    const {note, examples} = welcomeFor('pocket');
+    assert.match(note, /toy.*four tasks: sums, sorted lists, facts as JSON, and short stories/);
+    assert.equal(examples.length, 4);
+    const greeting = await readFile(new URL('../../apps/chat/chat.cc', import.meta.url), 'utf8');
+    for (const example of examples) assert.ok(greeting.includes(` ${example}\\n`), example);
+  });
+
+  it('proposes to any other model what any can do, and calls none a toy', () => {
+    const {note, examples} = welcomeFor('org/pocket-large');
+    assert.equal(note, '');
+    assert.equal(examples.length, 4);
+    assert.ok(examples.every((example) => !welcomeFor('pocket').examples.includes(example)));
   });
 });

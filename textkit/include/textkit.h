@@ -31,7 +31,7 @@ typedef enum textkit_status {
   TEXTKIT_INTERNAL = 4,            /* a bug here or in a library below */
   TEXTKIT_EXHAUSTED = 5,           /* no room now: the same call may work later */
   TEXTKIT_CANCELLED = 6,           /* the caller asked for it, see textkit_cancel */
-  TEXTKIT_OUT_OF_MEMORY = 7,       /* there is none for this call; others are as before */
+  TEXTKIT_UNAVAILABLE = 7,         /* the system has no thread for this call; others are as before */
 } textkit_status;
 
 /* Asks a call that takes long to give up. asked is called now and then with context, on the calling thread or on
@@ -110,6 +110,7 @@ typedef struct textkit_template_files {
   textkit_view tokenizer_config;   /* tokenizer_config.json: chat_template and special tokens */
   textkit_view special_tokens_map; /* special_tokens_map.json: special tokens that the config does not name */
   textkit_view jinja;              /* chat_template.jinja: wins over the config's chat_template */
+  textkit_view tool_use_jinja;     /* additional_chat_templates/tool_use.jinja: likewise */
 } textkit_template_files;
 
 /* Compiles the templates "default" and "tool_use". A folder without a template is no error: rendering is.
@@ -156,6 +157,16 @@ typedef enum textkit_grammar_kind {
   TEXTKIT_GRAMMAR_EBNF = 5, /* GBNF; starts at root */
 } textkit_grammar_kind;
 
+/* lead: rules in Lark for what precedes the text (their rule "lead"; none may be named "start" or "text"), or empty:
+ * nothing precedes it, as must be with LARK and EBNF. */
+typedef struct textkit_grammar {
+  textkit_grammar_kind kind;
+  textkit_view text;
+  const textkit_view* choices;
+  size_t choices_size;
+  textkit_view lead;
+} textkit_grammar;
+
 /* memory: bytes that all compiled grammars and matchers of a textkit_grammars may take together. Grammars that nobody
  *   matches go, the least recently used first, when they take more than half of it. Where matchers alone take more,
  *   nothing is compiled (TEXTKIT_EXHAUSTED), and a matcher that grows further fails.
@@ -181,18 +192,20 @@ typedef struct textkit_grammar_usage {
 } textkit_grammar_usage;
 textkit_grammar_usage textkit_grammars_usage(const textkit_grammars* grammars);
 
-/* A matcher at the start of the text. lead: rules in Lark for what precedes the text (their rule "lead"; none may be
- * named "start" or "text"), or empty: nothing precedes it, as must be with LARK and EBNF. TEXTKIT_INVALID_ARGUMENT says
- * what is wrong with the grammar, or which limit (size, nesting, complexity) it passes. */
-textkit_status textkit_grammars_compile(const textkit_grammars* grammars, textkit_grammar_kind kind, textkit_view text,
-                                        const textkit_view* choices, size_t choices_size, textkit_view lead,
+/* A matcher at the start of the text. TEXTKIT_INVALID_ARGUMENT says what is wrong with the grammar, or which limit
+ * (size, nesting, complexity) it passes. */
+textkit_status textkit_grammars_compile(const textkit_grammars* grammars, const textkit_grammar* grammar,
                                         const textkit_grammar_limits* limits, textkit_matcher** matcher,
                                         textkit_bytes* error);
 void textkit_matcher_free(textkit_matcher* matcher);
 
+/* Compiles a grammar as textkit_grammars_compile does and keeps it. notes: lines on what it takes otherwise than the
+ * text says, mostly none. */
+textkit_status textkit_grammars_check(const textkit_grammars* grammars, const textkit_grammar* grammar,
+                                      const textkit_grammar_limits* limits, textkit_bytes* notes, textkit_bytes* error);
+
 /* Whether textkit_grammars_compile would neither compile nor wait: it finds the grammar, or refuses it by its size. */
-bool textkit_grammars_is_quick(const textkit_grammars* grammars, textkit_grammar_kind kind, textkit_view text,
-                               const textkit_view* choices, size_t choices_size, textkit_view lead);
+bool textkit_grammars_is_quick(const textkit_grammars* grammars, const textkit_grammar* grammar);
 
 /* Ends what runs on a matcher: any thread may call textkit_stop_now() at any time, also while a function of the matcher
  * runs. That call and all later ones on the matcher fail soon with TEXTKIT_INVALID_ARGUMENT. */

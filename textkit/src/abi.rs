@@ -1,4 +1,5 @@
-//! What crosses the C boundary: borrowed views in, owned buffers out, a status and a message for everything that fails.
+//! The types that cross the C boundary: borrowed views in, owned buffers out, and a status with a
+//! message for every failure.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -18,7 +19,7 @@ pub enum Status {
     Internal = 4,
     Exhausted = 5,
     Cancelled = 6,
-    OutOfMemory = 7,
+    Unavailable = 7,
 }
 
 /// Whether the caller still wants the result of a call.
@@ -46,7 +47,7 @@ impl Cancel {
     pub fn check(&self) -> Result<(), Failure> {
         // SAFETY: the caller of the library keeps function and context alive for the call.
         match self.asked.is_some_and(|asked| unsafe { asked(self.context) }) {
-            true => Err(Failure { status: Status::Cancelled, message: "the call was cancelled".into() }),
+            true => Err(Failure::cancelled()),
             false => Ok(()),
         }
     }
@@ -72,9 +73,11 @@ impl Failure {
     pub fn exhausted(message: impl Into<String>) -> Failure {
         Failure { status: Status::Exhausted, message: message.into() }
     }
-    /// `what` names what grew, as the beginning of a sentence.
-    pub fn out_of_memory(what: &str) -> Failure {
-        Failure { status: Status::OutOfMemory, message: format!("{what} takes more memory than there is") }
+    pub fn cancelled() -> Failure {
+        Failure { status: Status::Cancelled, message: "the call was cancelled".into() }
+    }
+    pub fn no_thread() -> Failure {
+        Failure { status: Status::Unavailable, message: "the system gives this process no more threads".into() }
     }
     pub fn internal(message: impl Into<String>) -> Failure {
         Failure { status: Status::Internal, message: message.into() }
@@ -190,20 +193,17 @@ fn keep_panic(info: &PanicHookInfo) {
     PANIC.with(|kept| *kept.borrow_mut() = message + &place);
 }
 
-/// What `call` returns, or what its panic means: `otherwise` makes a failure of a panic's message where it was not a lack
-/// of memory. Within [`guard`], which keeps panics from being printed.
-pub fn caught<T>(call: impl FnOnce() -> T, otherwise: impl FnOnce(String) -> Failure) -> Result<T, Failure> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| match meter::is_out_of_memory(panic.as_ref()) {
-        true => Failure::out_of_memory("the work on this text"),
-        false => otherwise(PANIC.with(|kept| kept.take())),
-    })
+/// The result of `call`, or the failure that `explain` makes of its panic's message. Within
+/// [`guard`], which keeps panics from being printed.
+pub fn caught<T>(call: impl FnOnce() -> T, explain: impl FnOnce(String) -> Failure) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| explain(PANIC.with(|kept| kept.take())))
 }
 
 /// Runs `call` so that neither its error nor its panic leaves this library other than as a status and a message.
 pub fn guard(error: *mut Bytes, call: impl FnOnce() -> Result<(), Failure>) -> Status {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| std::panic::set_hook(Box::new(keep_panic)));
-    meter::unwind_without_memory();
+    meter::unwind_past_budgets();
     let result = caught(call, Failure::internal).unwrap_or_else(Err);
     match result {
         Ok(()) => Status::Ok,
@@ -214,4 +214,13 @@ pub fn guard(error: *mut Bytes, call: impl FnOnce() -> Result<(), Failure>) -> S
             failure.status
         }
     }
+}
+
+/// As [`guard`], for a call that returns a new handle.
+pub fn make<T>(out: *mut *mut T, error: *mut Bytes, call: impl FnOnce() -> Result<T, Failure>) -> Status {
+    guard(error, || {
+        let made = Box::new(call()?);
+        unsafe { *out = Box::into_raw(made) };
+        Ok(())
+    })
 }

@@ -1,12 +1,12 @@
-//! What a grammar may ask for, read off its text before anything is built from it. The engine's own limits end the rest,
-//! but only when it has worked for as long as they allow.
+//! Limits on a grammar, checked on its text before anything is built from it. The engine's own
+//! limits catch the other cases, but only after as much work as they allow.
 
 use regex_syntax::hir::{Hir, HirKind};
 use serde_json::Value as Json;
 
 use crate::abi::Failure;
 
-/// Characters that a text must have at least, in one regular expression or one constant: no output is that long.
+/// The most characters that one regular expression or constant may require: no output is that long.
 pub const MAX_SHORTEST: usize = 28 << 10;
 /// Size of a regular expression when its repetitions are written out.
 const MAX_WRITTEN: usize = 1 << 20;
@@ -45,7 +45,7 @@ fn written(regex: &Hir) -> usize {
     }
 }
 
-/// Why a regular expression cannot be read, in the user's own terms; None where it can.
+/// Why a regular expression cannot be read, in the user's own terms; None if it can.
 pub fn regex_error(pattern: &str) -> Option<String> {
     let say = |what: String, at: usize| Some(format!("at character {}: {what}", pattern[..at].chars().count() + 1));
     match regex_syntax::parse(pattern) {

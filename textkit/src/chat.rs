@@ -1,5 +1,5 @@
-//! A model's chat templates: which one a request takes, the variables it sees, and what is done to messages so that one
-//! template serves the forms in which clients send them.
+//! A model's chat templates: which one a request uses, its variables, and how messages are adapted
+//! so that one template serves all forms in which clients send them.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,17 +9,18 @@ use minijinja::Environment;
 use serde_json::{json, Map, Value as Json};
 
 use crate::abi::{Cancel, Failure};
-use crate::environment::{
-    chat_environment, longest_expression, render_message, strftime_now, without_generation_blocks,
-};
-use crate::json::to_template;
+use crate::environment::{chat_environment, render_message, strftime_now};
+use crate::json::{self, to_template};
 use crate::meter::Budget;
 use crate::render_threads::{RenderThreads, LARGE, USUAL};
-use crate::rendering::{render_within, Limits, Unrendered, MAX_PIECES};
+use crate::rendering::{Limits, Rendering, Unrendered, MAX_PIECES};
+use crate::template::Template;
+use crate::turns;
 
-/// What one rendering may take. A template is a program that came with the weights: without limits it could keep the
-/// start, or every request, from ever ending. A long conversation with many tools takes some 100,000 steps. No body of a
-/// request has as many bytes: a template that prints them repeats what it was sent.
+/// Limits of one rendering. A template is a program that came with the weights: without limits it
+/// could keep the start, or every request, from ever ending. A long conversation with many tools
+/// takes some 100,000 steps. No body of a request has as many bytes: a template that prints them
+/// repeats what it was sent.
 const REQUEST: Limits = Limits {
     steps: 20_000_000,
     bytes: 64 << 20,
@@ -33,11 +34,6 @@ const PROBE: Limits = Limits {
 };
 /// Bytes of messages, tools and arguments above which a conversation is rendered among the large ones.
 const LARGE_INPUT: usize = 1 << 18;
-/// The longest templates that models come with have some 30 KiB.
-const MAX_SOURCE_BYTES: usize = 1 << 18;
-
-/// Words and signs between `{{` and `}}`, or `{%` and `%}`. The engine reads an expression by recursion.
-const MAX_EXPRESSION: usize = 2_000;
 /// Templates by name in tokenizer_config.json; models have up to four.
 const MAX_TEMPLATES: usize = 64;
 
@@ -50,7 +46,8 @@ const RESERVED: [&str; 4] = ["messages", "tools", "add_generation_prompt", "strf
 pub struct Files<'a> {
     pub tokenizer_config: Option<&'a str>,
     pub special_tokens_map: Option<&'a str>,
-    pub jinja: Option<&'a str>,
+    pub jinja: Option<&'a str>,          // chat_template.jinja
+    pub tool_use_jinja: Option<&'a str>, // additional_chat_templates/tool_use.jinja
 }
 
 pub struct Input<'a> {
@@ -72,10 +69,11 @@ enum Content {
 }
 
 struct Named {
-    name: &'static str,
+    template: Template,
     content: Content,
     prints_null: bool, // a turn of tool calls whose content is null; if not, the content becomes empty text
     text_arguments: bool, // the arguments of calls stay text
+    late_instructions: bool, // prints a system message behind others where it stands
 }
 
 pub struct ChatTemplate {
@@ -95,33 +93,35 @@ impl ChatTemplate {
             &mut special_tokens,
         );
         collect_special_tokens(&config, &mut special_tokens);
-        let environment = chat_environment().map_err(|error| Failure::internal(error.to_string()))?;
+        let environment = chat_environment();
         let mut template = ChatTemplate { environment, limits: PROBE, special_tokens, default: None, tool_use: None };
         template.limit(PROBE);
-        let file = if files.jinja.is_some() { "chat_template.jinja" } else { "tokenizer_config.json" };
-        for (name, source) in template_sources(files.jinja, &config)? {
-            let unusable = |why: String| Failure::data_loss(format!("the chat template of {file} {why}"));
-            if source.len() > MAX_SOURCE_BYTES {
-                return Err(unusable(format!("has {} bytes, more than {MAX_SOURCE_BYTES}", source.len())));
-            }
-            if longest_expression(source) > MAX_EXPRESSION {
-                return Err(unusable(format!("has an expression of more than {MAX_EXPRESSION} words and signs")));
-            }
-            template
-                .environment
-                .add_template_owned(name, without_generation_blocks(source))
-                .map_err(|error| unusable(format!("does not compile: {error}")))?;
-            let limit = |limit: String| {
-                unusable(format!("{limit} for one short message: put a template that ends into the model's folder"))
-            };
-            let content = template.probe_content(name).map_err(limit)?;
-            let text_arguments = template.probe_text_arguments(name, content).map_err(limit)?;
-            let prints_null = template.probe_null(name, content, text_arguments).map_err(limit)?;
-            let named = Some(Named { name, content, prints_null, text_arguments });
-            *(if name == DEFAULT { &mut template.default } else { &mut template.tool_use }) = named;
+        for TemplateSource { name, file, text } in template_sources(&files, &config)? {
+            let unusable = |why: String| format!("the chat template of {file} {why}");
+            let named = template
+                .probe_all(name, text)
+                .map_err(|failure| Failure { message: unusable(failure.message), status: failure.status })?;
+            *(if name == DEFAULT { &mut template.default } else { &mut template.tool_use }) = Some(named);
         }
         template.limit(REQUEST);
         Ok(template)
+    }
+
+    fn probe_all(&self, name: &'static str, text: &str) -> Result<Named, Failure> {
+        let template = Template::new(name, text)?;
+        let limit = |limit: String| {
+            Failure::data_loss(format!(
+                "{limit} for one short message: put a template that ends into the model's folder"
+            ))
+        };
+        let content = self.probe_content(&template).map_err(limit)?;
+        let text_arguments = self.probe_text_arguments(&template, content).map_err(limit)?;
+        let prints_null = self.probe_null(&template, content, text_arguments).map_err(limit)?;
+        let late_instructions = self
+            .probe_messages(&template, content, turns::probe_instructions(), true)
+            .map_err(limit)?
+            .is_some_and(|text| turns::in_place(&text));
+        Ok(Named { template, content, prints_null, text_arguments, late_instructions })
     }
 
     fn limit(&mut self, limits: Limits) {
@@ -144,27 +144,37 @@ impl ChatTemplate {
                 fill_content(message);
             }
             convert_content(message, template.content, index)?;
-            if !template.text_arguments {
-                parse_tool_arguments(message);
-            }
+            convert_arguments(message, template.text_arguments);
+        }
+        if !template.late_instructions {
+            turns::fold_instructions(&mut messages);
         }
         let marker = match input.continue_final_message {
             true => Some(mark_final_message(&mut messages, &[input.messages, input.tools, input.kwargs])?),
             false => None,
         };
+        let joined = turns::joined_neighbours(&messages);
         let variables = self.variables(messages, tools, kwargs, input.add_generation_prompt);
+        let turns = joined.map(|joined| {
+            let mut variables = variables.clone();
+            variables.insert("messages".into(), Json::Array(joined));
+            variables
+        });
         let size = input.messages.len() + input.tools.len() + input.kwargs.len();
         let threads = if size > LARGE_INPUT { &LARGE } else { &USUAL };
-        let text =
-            self.render_template(threads, template.name, variables, input.now, input.cancel).map_err(
-                |why| match why {
-                    Unrendered::Limit(limit) => Failure::invalid(format!(
-                    "the model's chat template {limit} for these messages: send fewer or shorter messages and tools"
-                )),
-                    Unrendered::Template(error) => Failure::invalid(render_message(&error)),
-                    Unrendered::Ended(failure) => failure,
-                },
-            )?;
+        let render =
+            |variables| self.render_template(threads, &template.template, variables, input.now, input.cancel);
+        let mut text = render(variables);
+        if let (Err(Unrendered::Template(_)), Some(turns)) = (&text, turns) {
+            text = render(turns).or(text);
+        }
+        let text = text.map_err(|why| match why {
+            Unrendered::Limit(limit) => Failure::invalid(format!(
+                "the model's chat template {limit} for these messages: send fewer or shorter messages and tools"
+            )),
+            Unrendered::Template(error) => Failure::invalid(render_message(&error)),
+            Unrendered::Ended(failure) => failure,
+        })?;
         match marker {
             Some(marker) => cut_at_marker(text, &marker),
             None => Ok(text),
@@ -182,7 +192,7 @@ impl ChatTemplate {
         })
     }
 
-    /// What a template sees beside functions.
+    /// The variables of a template.
     fn variables(
         &self,
         messages: Vec<Json>,
@@ -202,7 +212,7 @@ impl ChatTemplate {
     fn render_template(
         &self,
         threads: &'static RenderThreads,
-        name: &str,
+        template: &Template,
         variables: Map<String, Json>,
         now: i64,
         cancel: Cancel,
@@ -211,13 +221,19 @@ impl ChatTemplate {
             variables.iter().map(|(name, value)| (name.clone(), to_template(value))).collect();
         context.push(("strftime_now".into(), strftime_now(now)));
         drop(variables);
-        render_within(threads, self.limits, cancel, &self.environment, name, Value::from_pairs(context))
+        let context = Value::from_pairs(context);
+        Rendering { limits: self.limits, cancel, environment: &self.environment, template, context }.text_on(threads)
     }
 
-    /// None where the template refuses these messages, Err with the limit that it runs into.
-    fn probe(&self, name: &str, messages: Vec<Json>, add_generation_prompt: bool) -> Result<Option<String>, String> {
+    /// None if the template refuses these messages, Err if it reaches a limit.
+    fn probe(
+        &self,
+        template: &Template,
+        messages: Vec<Json>,
+        add_generation_prompt: bool,
+    ) -> Result<Option<String>, String> {
         let variables = self.variables(messages, None, Map::new(), add_generation_prompt);
-        match self.render_template(&USUAL, name, variables, 0, Cancel::NEVER) {
+        match self.render_template(&USUAL, template, variables, 0, Cancel::NEVER) {
             Ok(text) => Ok(Some(text)),
             Err(Unrendered::Limit(limit)) => Err(limit),
             Err(Unrendered::Template(_)) => Ok(None),
@@ -226,11 +242,11 @@ impl ChatTemplate {
     }
 
     /// Finds out by rendering one word both ways, which is surer than reading the template's source.
-    fn probe_content(&self, name: &str) -> Result<Content, String> {
+    fn probe_content(&self, template: &Template) -> Result<Content, String> {
         const WORD: &str = "volleyprobe";
         let render = |content: Json| {
             let messages = vec![json!({"role": "user", "content": content})];
-            self.probe(name, messages, true).map(Option::unwrap_or_default)
+            self.probe(template, messages, true).map(Option::unwrap_or_default)
         };
         let text = render(json!(WORD))?;
         let parts = render(json!([{"type": "text", "text": WORD}]))?;
@@ -244,11 +260,11 @@ impl ChatTemplate {
         })
     }
 
-    /// Whether a call's arguments must stay the text as which clients send them: a template that adds them to text refuses
-    /// an object.
-    fn probe_text_arguments(&self, name: &str, content: Content) -> Result<bool, String> {
-        let render = |arguments: Json| self.probe_call(name, content, Json::Null, arguments);
-        let texts = |arguments: Json| self.probe_call(name, content, json!("a"), arguments);
+    /// Whether a call's arguments must stay text, as clients send them: a template that adds them
+    /// to text refuses an object.
+    fn probe_text_arguments(&self, template: &Template, content: Content) -> Result<bool, String> {
+        let render = |arguments: Json| self.probe_call(template, content, Json::Null, arguments);
+        let texts = |arguments: Json| self.probe_call(template, content, json!("a"), arguments);
         let object = json!({"volleyprobe": 1});
         if render(object.clone())?.is_some() || texts(object)?.is_some() {
             return Ok(false);
@@ -257,32 +273,27 @@ impl ChatTemplate {
         Ok(render(text.clone())?.is_some() || texts(text)?.is_some())
     }
 
-    /// What a turn with a call looks like; none where the template refuses it.
+    /// How the template prints a turn with a call; None if it refuses the turn.
     fn probe_call(
         &self,
-        name: &str,
+        template: &Template,
         content: Content,
         answer: Json,
         arguments: Json,
     ) -> Result<Option<String>, String> {
         let call = json!({"id": "call00000", "type": "function", "function": {"name": "f", "arguments": arguments}});
-        let mut messages = vec![
+        let messages = vec![
             json!({"role": "user", "content": "a"}),
             json!({"role": "assistant", "content": answer, "tool_calls": [call]}),
         ];
-        for (index, message) in messages.iter_mut().enumerate() {
-            if convert_content(message, content, index).is_err() {
-                return Ok(None);
-            }
-        }
-        self.probe(name, messages, false)
+        self.probe_messages(template, content, messages, false)
     }
 
     /// Clients send null as the content of a turn that is tool calls only. Some templates look for it, others add it to
     /// text and fail, or print the word None.
-    fn probe_null(&self, name: &str, content: Content, text_arguments: bool) -> Result<bool, String> {
+    fn probe_null(&self, template: &Template, content: Content, text_arguments: bool) -> Result<bool, String> {
         let arguments = if text_arguments { json!("{}") } else { json!({}) };
-        let render = |answer: Json| self.probe_call(name, content, answer, arguments.clone());
+        let render = |answer: Json| self.probe_call(template, content, answer, arguments.clone());
         Ok(match (render(Json::Null)?, render(json!(""))?) {
             (Some(null), Some(empty)) => {
                 ["None", "none"].iter().all(|word| null.matches(word).count() == empty.matches(word).count())
@@ -290,6 +301,22 @@ impl ChatTemplate {
             (None, Some(_)) => false,
             _ => true,
         })
+    }
+
+    /// How the template prints a conversation; None if it refuses it.
+    fn probe_messages(
+        &self,
+        template: &Template,
+        content: Content,
+        mut messages: Vec<Json>,
+        add_generation_prompt: bool,
+    ) -> Result<Option<String>, String> {
+        for (index, message) in messages.iter_mut().enumerate() {
+            if convert_content(message, content, index).is_err() {
+                return Ok(None);
+            }
+        }
+        self.probe(template, messages, add_generation_prompt)
     }
 }
 
@@ -319,47 +346,64 @@ fn collect_special_tokens(config: &Map<String, Json>, tokens: &mut Map<String, J
     }
 }
 
-/// The templates that requests can reach. A chat_template.jinja stands alone.
-fn template_sources<'a>(
-    jinja: Option<&'a str>,
-    config: &'a Map<String, Json>,
-) -> Result<Vec<(&'static str, &'a str)>, Failure> {
-    if let Some(source) = jinja {
-        return Ok(vec![(DEFAULT, source)]);
+struct TemplateSource<'a> {
+    name: &'static str,
+    file: &'static str,
+    text: &'a str,
+}
+
+/// The templates that requests can use. If there are files of templates, those of
+/// tokenizer_config.json are ignored.
+fn template_sources<'a>(files: &Files<'a>, config: &'a Map<String, Json>) -> Result<Vec<TemplateSource<'a>>, Failure> {
+    let of_file = |name, file, text: Option<&'a str>| text.map(|text| TemplateSource { name, file, text });
+    let sources: Vec<TemplateSource> = [
+        of_file(DEFAULT, "chat_template.jinja", files.jinja),
+        of_file(TOOL_USE, "additional_chat_templates/tool_use.jinja", files.tool_use_jinja),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !sources.is_empty() {
+        return Ok(sources);
     }
-    let malformed = || {
+    let entries = configured(config.get("chat_template").unwrap_or(&Json::Null)).ok_or_else(|| {
         Failure::data_loss(
-            "chat_template in tokenizer_config.json must be a string or a list of {name, template} objects",
+            "chat_template in tokenizer_config.json must be a string, a list of {name, template} objects, or an \
+             object of templates by their names",
         )
+    })?;
+    if entries.len() > MAX_TEMPLATES {
+        return Err(Failure::data_loss(format!(
+            "chat_template in tokenizer_config.json has {} templates, more than {MAX_TEMPLATES}",
+            entries.len()
+        )));
+    }
+    let of_config = |(name, text): (&str, &'a str)| {
+        let name = match name {
+            "default" => DEFAULT,
+            "tool_use" => TOOL_USE,
+            _ => return None,
+        };
+        Some(TemplateSource { name, file: "tokenizer_config.json", text })
     };
-    match config.get("chat_template") {
-        None | Some(Json::Null) => Ok(Vec::new()),
-        Some(Json::String(source)) => Ok(vec![(DEFAULT, source)]),
-        Some(Json::Array(list)) => {
-            if list.len() > MAX_TEMPLATES {
-                return Err(Failure::data_loss(format!(
-                    "chat_template in tokenizer_config.json has {} templates, more than {MAX_TEMPLATES}",
-                    list.len()
-                )));
-            }
-            let mut sources = Vec::new();
-            for entry in list {
-                let name = entry.get("name").and_then(Json::as_str).ok_or_else(malformed)?;
-                let source = entry.get("template").and_then(Json::as_str).ok_or_else(malformed)?;
-                match name {
-                    "default" => sources.push((DEFAULT, source)),
-                    "tool_use" => sources.push((TOOL_USE, source)),
-                    _ => {}
-                }
-            }
-            Ok(sources)
+    Ok(entries.into_iter().filter_map(of_config).collect())
+}
+
+/// Names and texts of the templates in tokenizer_config.json; None where they have another form.
+fn configured(templates: &Json) -> Option<Vec<(&str, &str)>> {
+    match templates {
+        Json::Null => Some(Vec::new()),
+        Json::String(text) => Some(vec![("default", text)]),
+        Json::Array(list) => {
+            list.iter().map(|entry| Some((entry.get("name")?.as_str()?, entry.get("template")?.as_str()?))).collect()
         }
-        Some(_) => Err(malformed()),
+        Json::Object(map) => map.iter().map(|(name, text)| Some((name.as_str(), text.as_str()?))).collect(),
+        _ => None,
     }
 }
 
 fn parse(what: &str, text: &str) -> Result<Json, Failure> {
-    serde_json::from_str(text).map_err(|error| Failure::invalid(format!("{what} must be JSON: {error}")))
+    json::parse(text).map_err(|error| Failure::invalid(format!("{what} must be JSON: {error}")))
 }
 
 fn parse_messages(text: &str) -> Result<Vec<Json>, Failure> {
@@ -431,12 +475,23 @@ fn join_text_parts(parts: &[Json], index: usize) -> Result<String, Failure> {
     Ok(texts.join("\n"))
 }
 
-/// Clients send the arguments of a tool call as JSON text, templates expect the object. Text that holds no object stays.
-fn parse_tool_arguments(message: &mut Json) {
+/// Clients send the arguments of a tool call as JSON text, templates expect the object, or the text (`as_text`). Text that
+/// holds no object stays. Arguments that are empty, missing or null are an object without members.
+fn convert_arguments(message: &mut Json, as_text: bool) {
     let Some(calls) = message.get_mut("tool_calls").and_then(Json::as_array_mut) else { return };
-    for arguments in calls.iter_mut().filter_map(|call| call.pointer_mut("/function/arguments")) {
-        if let Some(Ok(parsed @ Json::Object(_))) = arguments.as_str().map(serde_json::from_str) {
-            *arguments = parsed;
+    for function in calls.iter_mut().filter_map(|call| call.get_mut("function")?.as_object_mut()) {
+        let arguments = function.entry("arguments").or_insert(Json::Null);
+        let parsed = match &*arguments {
+            Json::Null => Json::Null,
+            Json::String(text) if text.trim().is_empty() => Json::Null,
+            Json::String(text) => json::parse(text).unwrap_or(json!("")),
+            other => other.clone(),
+        };
+        match (parsed, arguments.is_string()) {
+            (Json::Null, _) => *arguments = if as_text { json!("{}") } else { json!({}) },
+            (object @ Json::Object(_), true) if !as_text => *arguments = object,
+            (object @ Json::Object(_), false) if as_text => *arguments = json!(object.to_string()),
+            _ => (),
         }
     }
 }

@@ -27,7 +27,8 @@ use crate::vocabulary::vocabulary;
 const MAX_COMPILING: usize = 4;
 /// Between looks at whether the caller has left.
 const LOOK: Duration = Duration::from_millis(20);
-/// Bytes that go back to the system at once. What is smaller the allocator keeps, in an arena for a few threads each.
+/// The size from which the allocator returns memory to the system at once. Smaller blocks stay in
+/// an arena for a few threads each.
 const MUCH: isize = 16 << 20;
 /// Lexer states above which a request fails: some 50 MB.
 const MAX_STATES: usize = 30_000;
@@ -38,7 +39,7 @@ const STACK: usize = 1 << 26;
 /// without these a regular expression over words looks at each token of the vocabulary.
 const WORDS: [&str; 3] = ["[a-z]+", "[a-zA-Z]+", " [a-zA-Z]+"];
 
-/// What compiling needs: a compilation may outlive its caller by the time that unwinding takes.
+/// The inputs of a compilation, which may outlive its caller by the time that unwinding takes.
 pub struct Compiler {
     factory: ParserFactory,
     total: Arc<AtomicIsize>,
@@ -57,7 +58,7 @@ impl Drop for Place {
     }
 }
 
-/// A compilation under way, and what it holds.
+/// A compilation under way, and its resources.
 struct Running<'a> {
     stop: &'a Stop,
     all: &'a AtomicIsize, // Compiler::running
@@ -91,10 +92,12 @@ impl Drop for Running<'_> {
     }
 }
 
-/// What a compilation makes. No lock and no count is held while it is made, so it may unwind anywhere.
+/// The result of a compilation. No lock and no count is held while it is made, so the work may
+/// unwind anywhere.
 struct Parts {
     prototype: TokenParser,
     rolls_back: bool,
+    notes: Vec<String>,
     bytes: isize,           // of the prototype
     first: Measured,        // at the start of its text, its mask computed
     failed: Option<String>, // of that mask
@@ -122,12 +125,13 @@ impl Compiler {
         })
     }
 
-    /// Bytes of everything that it made and that lives.
+    /// Bytes of all finished grammars and matchers.
     pub fn total(&self) -> &AtomicIsize {
         &self.total
     }
 
-    /// Bytes of what it is making. They take no room from what was made: else a large grammar would end others' requests.
+    /// Bytes of compilations under way. They count separately, so that a large grammar does not end
+    /// other requests.
     pub fn running(&self) -> isize {
         self.running.load(Ordering::Relaxed)
     }
@@ -137,7 +141,7 @@ impl Compiler {
         *lock(&self.compiling)
     }
 
-    /// Waits for one, where the limits let it and the caller has not left.
+    /// Waits for a place, if the limits permit it and the caller has not left.
     pub fn place(self: &Arc<Compiler>, limits: Limits) -> Result<Place, Failure> {
         let mut compiling = lock(&self.compiling);
         while *compiling >= MAX_COMPILING {
@@ -163,11 +167,11 @@ impl Compiler {
                 let failed = || Err(Failure::internal("compiling the grammar failed"));
                 let compiled = compiled.unwrap_or_else(|_| failed());
                 let _ = sender.send(compiled.map(|compiled| (Arc::new(compiled), place)));
-                // nobody may wait any longer
+                // callers must not wait any longer
             }
         };
         let thread = std::thread::Builder::new().stack_size(STACK).spawn(work);
-        let thread = thread.map_err(|_| Failure::out_of_memory("the thread that compiles the grammar"))?;
+        let thread = thread.map_err(|_| Failure::no_thread())?;
         let end = Instant::now() + limits.time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -206,17 +210,17 @@ impl Compiler {
             cpu: time,
         };
         let made = meter::within(budget, running.cancel(), || self.make(key, running.stop));
-        let Parts { prototype, rolls_back, bytes, first, failed } = made.map_err(|stopped| match stopped {
-            Stopped::Cpu => too_long(time),
-            Stopped::Bytes | Stopped::Pieces | Stopped::TotalBytes => too_large(most),
-            Stopped::Cancelled(failure) => failure,
-            Stopped::NoMemory => Failure::out_of_memory("the grammar"),
-        })??;
+        let Parts { prototype, rolls_back, notes, bytes, first, failed } =
+            made.map_err(|stopped| match stopped {
+                Stopped::Cpu => too_long(time),
+                Stopped::Bytes | Stopped::Pieces | Stopped::TotalBytes => too_large(most),
+                Stopped::Cancelled(failure) => failure,
+            })??;
         if let Some(message) = failed {
             return Err(Failure::invalid(message));
         }
         let explains = key.kind == Kind::Lark;
-        let compiled = Compiled::new(prototype, rolls_back, explains, bytes + key.bytes(), self.total.clone());
+        let compiled = Compiled::new(prototype, rolls_back, explains, notes, bytes + key.bytes(), self.total.clone());
         self.total.fetch_add(first.bytes, Ordering::Relaxed);
         compiled.give_back(first);
         Ok(compiled)
@@ -224,14 +228,25 @@ impl Compiler {
 
     fn make(&self, key: &Key, stop: &Stop) -> Result<Parts, Failure> {
         let before = meter::bytes();
-        let grammar = top_level(key)?;
-        let mut prototype =
-            self.factory.create_parser(grammar).map_err(|error| Failure::invalid(explain(key, &error)))?;
+        let create =
+            |grammar| self.factory.create_parser(grammar).map_err(|error| Failure::invalid(explain(key, &error)));
+        let (grammar, mut notes) = top_level(key, false)?;
+        let mut prototype = match create(grammar) {
+            Ok(prototype) => prototype,
+            Err(failure) => {
+                let (grammar, tried) = top_level(key, true)?;
+                if tried.len() == notes.len() {
+                    return Err(failure); // no schema was at fault
+                }
+                notes = tried;
+                create(grammar)?
+            }
+        };
         prototype.start_without_prompt();
         let rolls_back = prototype.parser.grammar().lexer_spec().can_rollback()
             && !may_name_tokens(key, self.factory.tok_env().tok_trie());
         let bytes = meter::bytes() - before;
-        // A grammar that no text satisfies shows itself only when it is used.
+        // A grammar that no text satisfies is detected only when it is used.
         let before = meter::bytes();
         let mut parser = prototype.deep_clone();
         stop.watch(&mut parser);
@@ -242,11 +257,12 @@ impl Compiler {
             _ => explain(key, &error),
         });
         let first = Measured { parser, bytes: meter::bytes() - before };
-        Ok(Parts { prototype, rolls_back, bytes, first, failed })
+        Ok(Parts { prototype, rolls_back, notes, bytes, first, failed })
     }
 }
 
-/// What the libraries below make once, at first use: within a limit it could unwind, and would be poisoned for all.
+/// Initialises the libraries' shared data at first use: within a limit that could unwind, and would
+/// be poisoned for all.
 fn make_statics(factory: &ParserFactory) {
     let schema = json!({"type": "null", "$defs": {"all": {"$ref": "http://json-schema.org/draft-07/schema#"}}});
     let _ = factory.create_parser(TopLevelGrammar::from_json_schema(schema));
@@ -280,7 +296,8 @@ fn may_name_tokens(key: &Key, trie: &TokTrie) -> bool {
     [text, &key.lead].iter().flat_map(|text| numbers(text)).any(|number| !control(&number))
 }
 
-/// What is wrong with a grammar. What the engine makes of a regular expression is of no use to who wrote it.
+/// The error of a grammar. The engine's form of a regular expression would not help the grammar's
+/// author.
 fn explain(key: &Key, error: &dyn std::fmt::Display) -> String {
     match key.kind {
         Kind::Regex => bounds::regex_error(&key.text).unwrap_or_else(|| "it is too complex".into()),

@@ -1,5 +1,5 @@
-//! Grammars for one tokenizer: from what a request says to matchers, with a cache, because services send the same few
-//! schemas again and again.
+//! Grammars for one tokenizer: from a request's specification to matchers, with a cache, because
+//! services send the same few schemas again and again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::{regex_to_lark, TokenParser};
-use serde_json::{json, Value as Json};
 
 use crate::abi::{Cancel, Failure};
 use crate::bounds;
@@ -16,16 +15,15 @@ use crate::compiler::Compiler;
 use crate::gbnf;
 use crate::matcher::Matcher;
 use crate::meter;
+use crate::schema;
 
 /// Bytes of a grammar's text, or of all choices together. Compiling takes seconds somewhere above.
 const MAX_TEXT: usize = 1 << 18;
 const MAX_CHOICES: usize = 1 << 13;
 /// Bytes by which a parser that is kept for others to begin with may be larger than a new one: each of them takes as much.
 const MAX_LEARNED: isize = 2 << 20;
-/// What may stand between the tokens of JSON: a space or a line break. Without a bound a model can write spaces for ever
-/// and never break the schema, and with room for an indentation it wanders there. A schema may ask for more.
-const JSON_WHITESPACE: &str = r"[ ]|\r?\n";
-
+/// Notes on how a grammar was interpreted.
+const ONE_OF: &str = "oneOf is taken as anyOf, where its alternatives overlap or cannot be told apart";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     JsonObject,
@@ -36,6 +34,15 @@ pub enum Kind {
     Ebnf,
 }
 
+/// A grammar as its caller names it.
+pub struct Source<'a> {
+    pub kind: Kind,
+    pub text: &'a str,
+    pub choices: Vec<&'a str>,
+    /// The grammar of the output before the text.
+    pub lead: &'a str,
+}
+
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key {
     pub kind: Kind,
@@ -44,7 +51,7 @@ pub struct Key {
     pub lead: String,
 }
 
-/// What a caller allows.
+/// The caller's limits.
 #[derive(Clone, Copy)]
 pub struct Limits {
     /// Bytes of all grammars and matchers together.
@@ -55,14 +62,14 @@ pub struct Limits {
     pub cancel: Cancel,
 }
 
-/// A parser, and the bytes that it was seen to take.
+/// A parser, and its bytes as last measured.
 pub struct Measured {
     pub parser: TokenParser,
     pub bytes: isize,
 }
 
-/// A parser at the start of its text that has served before. Others begin as copies of it: they need not build the
-/// states of its lexer again, and of a grammar they are kept once.
+/// A parser at the start of its text that has served before. Others begin as copies of it: they
+/// need not build its lexer's states again, and a grammar's states are stored once.
 struct Warm {
     parser: TokenParser,
     states: usize,
@@ -82,6 +89,7 @@ pub struct Compiled {
     rolls_back: bool,
     explains: bool,
     warm: Mutex<Option<Arc<Warm>>>, // the one with most states
+    notes: Vec<String>,
     last_use: AtomicU64,
     bytes: isize,            // the prototype's, and the key's
     total: Arc<AtomicIsize>, // of everything that the Grammars made and that still lives
@@ -96,27 +104,31 @@ impl Drop for Compiled {
 impl Compiled {
     /// `bytes`: the prototype's and the key's, which are in `total` from here on.
     pub fn new(
-        prototype: TokenParser,
+        mut prototype: TokenParser,
         rolls_back: bool,
         explains: bool,
+        mut notes: Vec<String>,
         bytes: isize,
         total: Arc<AtomicIsize>,
     ) -> Compiled {
         total.fetch_add(bytes, Ordering::Relaxed);
+        if prototype.grammar_warnings().iter().any(|warning| warning.contains("oneOf")) {
+            notes.push(ONE_OF.to_string());
+        }
         let (warm, last_use) = (Mutex::default(), AtomicU64::new(0));
-        Compiled { prototype, rolls_back, explains, warm, last_use, bytes, total }
+        Compiled { prototype, rolls_back, explains, warm, notes, last_use, bytes, total }
     }
 
     pub fn rolls_back(&self) -> bool {
         self.rolls_back
     }
 
-    /// Whether its author knows the engine's terms.
+    /// Whether the grammar's author knows the engine's terms.
     pub fn explains(&self) -> bool {
         self.explains
     }
 
-    /// Bytes of everything that lives.
+    /// Bytes of all grammars and matchers.
     pub fn total(&self) -> &AtomicIsize {
         &self.total
     }
@@ -187,38 +199,46 @@ impl Grammars {
         (u64::try_from(bytes).unwrap_or(0), lock(&self.cache).len() as u64, self.compiler.compiling() as u64)
     }
 
-    /// Whether compile() neither compiles nor waits: it finds the grammar in the cache, or refuses it by its size.
-    pub fn is_quick(&self, kind: Kind, text: &str, choices: &[&str], lead: &str) -> bool {
-        let Ok(key) = Key::new(kind, text, choices, lead) else { return true };
+    /// Whether compile() neither compiles nor waits: the grammar is in the cache, or is refused for
+    /// its size.
+    pub fn is_quick(&self, source: &Source) -> bool {
+        let Ok(key) = Key::new(source) else { return true };
         lock(&self.cache).contains_key(&key)
     }
 
-    pub fn compile(
-        &self,
-        kind: Kind,
-        text: &str,
-        choices: &[&str],
-        lead: &str,
-        limits: Limits,
-    ) -> Result<Matcher, Failure> {
-        let key = Key::new(kind, text, choices, lead)?;
-        let known = self.known(&key); // before the room is made, which what is held here is not dropped for
+    pub fn compile(&self, source: &Source, limits: Limits) -> Result<Matcher, Failure> {
+        self.start(&Key::new(source)?, limits)
+    }
+
+    /// The notes on a grammar's interpretation. The grammar is compiled as by `compile`, and kept.
+    pub fn check(&self, source: &Source, limits: Limits) -> Result<String, Failure> {
+        let key = Key::new(source)?;
+        Ok(self.find(&key, limits)?.notes.join("\n"))
+    }
+
+    fn find(&self, key: &Key, limits: Limits) -> Result<Arc<Compiled>, Failure> {
+        let known = self.known(key); // before the room is made, which what is held here is not dropped for
         self.make_room(limits.memory)?;
         let compiled = match known {
             Some(compiled) => compiled,
             None => {
                 let place = self.compiler.place(limits)?;
-                match self.known(&key) {
+                match self.known(key) {
                     Some(compiled) => compiled, // since this call waited
                     None => {
-                        // Whoever has waited for the place finds the grammar.
-                        let (compiled, _place) = Compiler::compile_in_time(place, &key, limits)?;
-                        lock(&self.cache).entry(key).or_insert(compiled).clone()
+                        // A call that has waited for the place finds the grammar.
+                        let (compiled, _place) = Compiler::compile_in_time(place, key, limits)?;
+                        lock(&self.cache).entry(key.clone()).or_insert(compiled).clone()
                     }
                 }
             }
         };
         compiled.last_use.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        Ok(compiled)
+    }
+
+    fn start(&self, key: &Key, limits: Limits) -> Result<Matcher, Failure> {
+        let compiled = self.find(key, limits)?;
         let first = compiled.take(self.compiler.total().load(Ordering::Relaxed) <= limits.memory / 2);
         if let Err(failure) = self.make_room(limits.memory) {
             compiled.discard(first);
@@ -231,8 +251,8 @@ impl Grammars {
         lock(&self.cache).get(key).cloned()
     }
 
-    /// Drops grammars that nobody matches until half of the memory is free. What is in use stays, and no more comes to it
-    /// when it takes all.
+    /// Evicts unused grammars until half of the memory is free. Grammars in use stay, and no more
+    /// are added when they take all.
     fn make_room(&self, memory: isize) -> Result<(), Failure> {
         let total = || self.compiler.total().load(Ordering::Relaxed);
         while total() > memory / 2 {
@@ -259,7 +279,8 @@ impl Grammars {
 
 impl Key {
     /// An error where it is larger than is accepted.
-    fn new(kind: Kind, text: &str, choices: &[&str], lead: &str) -> Result<Key, Failure> {
+    fn new(source: &Source) -> Result<Key, Failure> {
+        let Source { kind, text, ref choices, lead } = *source;
         let size = text.len() + lead.len() + choices.iter().map(|choice| choice.len()).sum::<usize>();
         if size > MAX_TEXT {
             return Err(Failure::invalid(format!("the grammar has {size} bytes: at most {MAX_TEXT} are accepted")));
@@ -278,12 +299,19 @@ impl Key {
     }
 }
 
-pub fn top_level(key: &Key) -> Result<TopLevelGrammar, Failure> {
+/// The grammar, and the notes on its interpretation. `tried`: as of `schema::prepare_lark`.
+pub fn top_level(key: &Key, tried: bool) -> Result<(TopLevelGrammar, Vec<String>), Failure> {
+    let lead = schema::prepare_lark(&key.lead, tried)?;
+    let from_lark = |text: String| (TopLevelGrammar::from_lark(text), Vec::new());
     let text = match key.kind {
         Kind::JsonObject | Kind::JsonSchema => {
-            let schema = json_schema(if key.kind == Kind::JsonObject { r#"{"type": "object"}"# } else { &key.text })?;
+            let schema =
+                schema::prepare(if key.kind == Kind::JsonObject { r#"{"type": "object"}"# } else { &key.text })?;
+            if tried {
+                schema::compiles(&schema)?;
+            }
             if key.lead.is_empty() {
-                return Ok(TopLevelGrammar::from_json_schema(schema));
+                return Ok((TopLevelGrammar::from_json_schema(schema), Vec::new()));
             }
             format!("%json {schema}")
         }
@@ -302,69 +330,24 @@ pub fn top_level(key: &Key) -> Result<TopLevelGrammar, Failure> {
         Kind::Lark | Kind::Ebnf if !key.lead.is_empty() => {
             return Err(Failure::invalid("it says itself what its text begins with, so nothing can precede it"));
         }
-        Kind::Lark => return Ok(TopLevelGrammar::from_lark(key.text.clone())),
+        Kind::Lark => {
+            let lark = schema::prepare_lark(&key.text, tried)?;
+            return Ok((TopLevelGrammar::from_lark(lark.text), lark.notes));
+        }
         Kind::Ebnf => match gbnf::convert(&key.text)? {
             gbnf::Converted::Regex(regex) => {
                 bounds::check_regex(&regex)?;
                 regex_rule(&regex)
             }
-            gbnf::Converted::Lark(lark) => return Ok(TopLevelGrammar::from_lark(lark)),
+            gbnf::Converted::Lark(lark) => return Ok(from_lark(lark)),
         },
     };
-    Ok(TopLevelGrammar::from_lark(match key.lead.as_str() {
+    let (grammar, _) = from_lark(match lead.text.as_str() {
         "" => format!("start: {text}\n"),
         whole if whole.starts_with("whole:") => format!("start: whole\ntext: {text}\n{whole}"),
         lead => format!("start: lead text\ntext: {text}\n{lead}"),
-    }))
-}
-
-/// The schema with the whitespace rule, unless it brings its own (`x-guidance`).
-fn json_schema(text: &str) -> Result<Json, Failure> {
-    let mut schema: Json =
-        serde_json::from_str(text).map_err(|error| Failure::invalid(format!("the schema is not JSON: {error}")))?;
-    if let Some(number) = rounded_integer(text) {
-        return Err(Failure::invalid(format!(
-            "the schema holds the integer {number}, which has more than 64 bits: write it as a number with a fraction or as text"
-        )));
-    }
-    bounds::check_schema(&schema)?;
-    if let Some(object) = schema.as_object_mut() {
-        let options = object.entry("x-guidance").or_insert_with(|| json!({}));
-        if let Some(options) = options.as_object_mut() {
-            if !options.contains_key("whitespace_pattern") && !options.contains_key("whitespace_flexible") {
-                options.insert("whitespace_pattern".into(), JSON_WHITESPACE.into());
-            }
-        }
-    }
-    Ok(schema)
-}
-
-/// The first integer that the reader of JSON can hold only rounded. `text` is JSON.
-fn rounded_integer(text: &str) -> Option<&str> {
-    let bytes = text.as_bytes();
-    let mut at = 0;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'"' => {
-                at += 1;
-                while at < bytes.len() && bytes[at] != b'"' {
-                    at += 1 + usize::from(bytes[at] == b'\\');
-                }
-                at += 1;
-            }
-            b'-' | b'0'..=b'9' => {
-                let length = bytes[at..].iter().take_while(|byte| b"+-.0123456789Ee".contains(byte)).count();
-                let number = &text[at..at + length];
-                if !number.contains(['.', 'e', 'E']) && number.parse::<i64>().is_err() && number.parse::<u64>().is_err()
-                {
-                    return Some(number);
-                }
-                at += length;
-            }
-            _ => at += 1,
-        }
-    }
-    None
+    });
+    Ok((grammar, lead.notes))
 }
 
 /// Anchors at the ends of a regular expression add nothing: the whole text must match anyway, and the engine passes
@@ -380,7 +363,7 @@ pub fn sentence(error: &dyn std::fmt::Display) -> String {
     text[..end.unwrap_or(text.len())].to_string()
 }
 
-/// Nothing under these locks can be left half done by a panic.
+/// A panic under these locks leaves no half-done state.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,17 +1,76 @@
 //! JSON between requests and templates: values in as parsed, values out as Python's `json.dumps` writes them, because
 //! chat templates were written, and models trained, with that spelling.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
-use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::value::Value;
+use minijinja::{Error, State};
+use serde_json::Value as Json;
+
+use crate::python::{bind, error, float_repr, given, iterate, require_width, type_name, view, Dict, View, Wide};
+
+/// Stands for a whole number past 64 bits, which serde_json would round: an object of this key and the number's digits.
+const WIDE: &str = "$whole number";
+
+/// JSON as Python's `json.loads` reads it: whole numbers keep all their digits.
+pub fn parse(text: &str) -> serde_json::Result<Json> {
+    serde_json::from_str(&mark_wide(text))
+}
+
+fn mark_wide(text: &str) -> Cow<'_, str> {
+    let mut marked = String::new();
+    let mut copied = 0;
+    let mut at = 0;
+    let bytes = text.as_bytes();
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => {
+                at += 1;
+                while at < bytes.len() && bytes[at] != b'"' {
+                    at += 1 + usize::from(bytes[at] == b'\\');
+                }
+                at += 1;
+            }
+            b'-' | b'1'..=b'9' => {
+                let is_part = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+                let number = &text[at..at + bytes[at..].iter().take_while(is_part).count()];
+                if is_wide(number) {
+                    marked.push_str(&text[copied..at]);
+                    marked.push_str(&format!("{{\"{WIDE}\":\"{number}\"}}"));
+                    copied = at + number.len();
+                }
+                at += number.len();
+            }
+            _ => at += 1,
+        }
+    }
+    match copied {
+        0 => Cow::Borrowed(text),
+        _ => Cow::Owned(marked + &text[copied..]),
+    }
+}
+
+fn is_wide(number: &str) -> bool {
+    let digits = number.strip_prefix('-').unwrap_or(number);
+    digits.len() >= 19
+        && !digits.starts_with('0')
+        && digits.bytes().all(|byte| byte.is_ascii_digit())
+        && number.parse::<i64>().is_err()
+        && number.parse::<u64>().is_err()
+}
+
+fn wide(map: &serde_json::Map<String, Json>) -> Option<Value> {
+    let digits = map.get(WIDE).filter(|_| map.len() == 1)?.as_str().filter(|digits| is_wide(digits))?;
+    Some(digits.parse::<i128>().map_or_else(|_| Value::from_object(Wide(digits.into())), Value::from))
+}
 
 /// A parsed value as the template sees it. The order of object keys is kept.
-pub fn to_template(json: &serde_json::Value) -> Value {
+pub fn to_template(json: &Json) -> Value {
     match json {
-        serde_json::Value::Null => Value::from(()),
-        serde_json::Value::Bool(value) => Value::from(*value),
-        serde_json::Value::Number(number) => {
+        Json::Null => Value::from(()),
+        Json::Bool(value) => Value::from(*value),
+        Json::Number(number) => {
             if let Some(value) = number.as_i64() {
                 Value::from(value)
             } else if let Some(value) = number.as_u64() {
@@ -20,41 +79,52 @@ pub fn to_template(json: &serde_json::Value) -> Value {
                 Value::from(number.as_f64().unwrap_or(f64::NAN))
             }
         }
-        serde_json::Value::String(text) => Value::from(text.as_str()),
-        serde_json::Value::Array(items) => items.iter().map(to_template).collect(),
-        serde_json::Value::Object(map) => {
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => items.iter().map(to_template).collect(),
+        Json::Object(map) => wide(map).unwrap_or_else(|| {
             Value::from_pairs(map.iter().map(|(key, value)| (Value::from(key.as_str()), to_template(value))))
-        }
+        }),
     }
 }
 
 /// The `tojson` filter of transformers: unlike Jinja's own it escapes nothing for HTML.
-pub fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
-    let indent = match kwargs.get::<Option<Value>>("indent")? {
-        Some(indent) if !indent.is_none() => Some(match indent.as_str() {
-            Some(text) => text.to_string(),
-            None => " ".repeat(usize::try_from(indent)?),
-        }),
-        _ => None,
-    };
+pub fn tojson(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let names = ["x", "ensure_ascii", "indent", "separators", "sort_keys"];
+    let [value, ascii, indent, separators, sort_keys] = bind("tojson", names, 1, args)?;
+    let indent = given(indent).map(|indent| match view(&indent) {
+        View::Str(text) => Ok(text.to_string()),
+        _ => require_width(&indent).map(|width| " ".repeat(width)),
+    });
+    let indent = indent.transpose()?;
     let mut item_separator = if indent.is_some() { "," } else { ", " }.to_string();
     let mut key_separator = ": ".to_string();
-    if let Some(pair) = kwargs.get::<Option<Vec<String>>>("separators")? {
-        let [item, key] = <[String; 2]>::try_from(pair)
-            .map_err(|_| Error::new(ErrorKind::InvalidOperation, "tojson: separators takes two strings"))?;
-        (item_separator, key_separator) = (item, key);
+    if let Some(pair) = given(separators) {
+        match iterate(&pair)?.as_slice() {
+            [item, key] if item.as_str().is_some() && key.as_str().is_some() => {
+                (item_separator, key_separator) = (item.to_string(), key.to_string());
+            }
+            _ => return Err(error("tojson: separators takes two strings")),
+        }
     }
+    let is_set = |flag: Option<Value>| flag.is_some_and(|flag| flag.is_true());
     let mut writer = Writer {
         out: String::new(),
         indent,
         item_separator,
         key_separator,
-        ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
-        sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        ascii: is_set(ascii),
+        sort_keys: is_set(sort_keys),
     };
-    kwargs.assert_all_used()?;
-    writer.value(value, 0)?;
-    Ok(writer.out)
+    writer.value(&value.unwrap_or_default(), 0)?;
+    Ok(Value::from(writer.out))
+}
+
+#[inline(never)]
+fn not_json(value: &Value) -> Error {
+    error(match value.is_undefined() {
+        true => "tojson cannot write a value that is undefined".into(),
+        false => format!("tojson cannot write a value of type {}", type_name(value)),
+    })
 }
 
 struct Writer {
@@ -68,50 +138,34 @@ struct Writer {
 
 impl Writer {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        match value.kind() {
-            ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.number(value)?,
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable => self.list(value, depth)?,
-            ValueKind::Map => self.map(value, depth)?,
-            kind => {
-                return Err(Error::new(
-                    ErrorKind::BadSerialization,
-                    format!("tojson cannot write a value of kind {kind}"),
-                ))
-            }
+        match view(value) {
+            View::None => self.out.push_str("null"),
+            View::Bool(value) => self.out.push_str(if value { "true" } else { "false" }),
+            View::Int(_) | View::Wide => self.whole(value),
+            View::Float(number) => self.float(number),
+            View::Str(text) => self.string(text),
+            View::List(items) | View::Tuple(items) => self.list(items, depth)?,
+            View::Dict(items) => self.dict(items, depth)?,
+            View::Undefined | View::Range(_) | View::Other => return Err(not_json(value)),
         }
         Ok(())
     }
 
-    fn number(&mut self, value: &Value) -> Result<(), Error> {
-        if value.is_integer() {
-            let _ = write!(self.out, "{value}");
-            return Ok(());
+    // Out of line: formatting needs stack space, and values nest.
+    #[inline(never)]
+    fn whole(&mut self, value: &Value) {
+        let _ = write!(self.out, "{value}");
+    }
+
+    #[inline(never)]
+    fn float(&mut self, number: f64) {
+        if number.is_nan() {
+            self.out.push_str("NaN");
+        } else if number.is_infinite() {
+            self.out.push_str(if number > 0.0 { "Infinity" } else { "-Infinity" });
+        } else {
+            self.out.push_str(&float_repr(number));
         }
-        let number = f64::try_from(value.clone())?;
-        if !number.is_finite() {
-            let name = if number.is_nan() {
-                "NaN"
-            } else if number > 0.0 {
-                "Infinity"
-            } else {
-                "-Infinity"
-            };
-            self.out.push_str(name);
-            return Ok(());
-        }
-        // Rust's debug form changes to an exponent where Python's repr does, but writes 1e16 for 1e+16.
-        let text = format!("{number:?}");
-        match text.split_once('e') {
-            Some((mantissa, exponent)) => {
-                let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
-                let _ = write!(self.out, "{mantissa}e{sign}{digits:0>2}");
-            }
-            None => self.out.push_str(&text),
-        }
-        Ok(())
     }
 
     fn string(&mut self, text: &str) {
@@ -136,44 +190,42 @@ impl Writer {
         self.out.push('"');
     }
 
-    fn list(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+    fn list(&mut self, items: &[Value], depth: usize) -> Result<(), Error> {
         self.out.push('[');
-        let mut empty = true;
-        for item in value.try_iter()?.checked() {
-            self.item_start(empty, depth + 1);
-            empty = false;
-            self.value(&item?, depth + 1)?;
+        for (at, item) in items.iter().enumerate() {
+            self.item_start(at == 0, depth + 1);
+            self.value(item, depth + 1)?;
         }
-        self.container_end(']', empty, depth);
+        self.container_end(']', items.is_empty(), depth);
         Ok(())
     }
 
-    fn map(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        let mut keys = value.try_iter()?.checked().collect::<Result<Vec<Value>, Error>>()?;
+    fn dict(&mut self, items: &Dict, depth: usize) -> Result<(), Error> {
+        let mut items: Vec<(&Value, &Value)> = items.iter().collect();
         if self.sort_keys {
-            keys.sort();
+            items.sort_by(|(a, _), (b, _)| a.cmp(b));
         }
         self.out.push('{');
-        let mut empty = true;
-        for key in &keys {
-            self.item_start(empty, depth + 1);
-            empty = false;
+        for (at, (key, value)) in items.iter().enumerate() {
+            self.item_start(at == 0, depth + 1);
             self.key(key)?;
             self.out.push_str(&self.key_separator);
-            self.value(&value.get_item(key)?, depth + 1)?;
+            self.value(value, depth + 1)?;
         }
-        self.container_end('}', empty, depth);
+        self.container_end('}', items.is_empty(), depth);
         Ok(())
     }
 
+    #[inline(never)]
     fn key(&mut self, key: &Value) -> Result<(), Error> {
-        match key.as_str() {
-            Some(text) => self.string(text),
-            None => {
+        match view(key) {
+            View::Str(text) => self.string(text),
+            View::None | View::Bool(_) | View::Int(_) | View::Wide | View::Float(_) => {
                 self.out.push('"');
                 self.value(key, 0)?;
                 self.out.push('"');
             }
+            _ => return Err(not_json(key)),
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Tokenizers, chat templates and grammars behind the C ABI of `include/textkit.h`, which states the contracts. This file holds the
 //! entry points and nothing else: each checks its pointers, calls safe code inside [`abi::guard`] and stores the result.
 
-// The one way to make a lack of memory an error of one call. CMakeLists.txt there allows it for this crate.
+// The only way to end work at an allocation. CMakeLists.txt permits it for this crate.
 #![feature(alloc_error_hook)]
 
 mod abi;
@@ -15,20 +15,25 @@ mod json;
 mod matcher;
 mod meter;
 mod pieces;
+mod python;
 mod render_threads;
 mod rendering;
+mod schema;
 mod special_tokens;
+mod steps;
 mod stop;
+mod template;
 mod tokenizer;
 mod tokenizer_limits;
+mod turns;
 mod vocabulary;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use abi::{guard, Bytes, Cancel, Failure, Ids, Status, View};
+use abi::{guard, make, Bytes, Cancel, Failure, Ids, Status, View};
 use chat::{ChatTemplate, Files, Input};
-use grammar::{Grammars, Kind, Limits};
+use grammar::{Grammars, Kind, Limits, Source};
 use matcher::Matcher;
 use stop::Stop;
 use tokenizer::{EncodeOptions, Tokenizer};
@@ -38,6 +43,7 @@ pub struct TemplateFiles {
     tokenizer_config: View,
     special_tokens_map: View,
     jinja: View,
+    tool_use_jinja: View,
 }
 
 #[repr(C)]
@@ -49,6 +55,42 @@ pub struct TemplateInput {
     continue_final_message: bool,
     now: i64,
     cancel: Cancel,
+}
+
+impl From<&GrammarLimits> for Limits {
+    fn from(given: &GrammarLimits) -> Limits {
+        Limits {
+            memory: isize::try_from(given.memory).unwrap_or(isize::MAX),
+            time: Duration::from_millis(given.compile_ms.into()),
+            at_once: given.at_once,
+            cancel: given.cancel,
+        }
+    }
+}
+
+/// Functions that free a handle, or do nothing with NULL.
+macro_rules! free {
+    ($($name:ident($handle:ty);)*) => {$(
+        /// # Safety
+        /// `handle` comes from this library and was not freed before, or is NULL.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(handle: *mut $handle) {
+            guard(std::ptr::null_mut(), || {
+                if !handle.is_null() {
+                    drop(unsafe { Box::from_raw(handle) });
+                }
+                Ok(())
+            });
+        }
+    )*};
+}
+
+free! {
+    textkit_tokenizer_free(Tokenizer);
+    textkit_template_free(ChatTemplate);
+    textkit_grammars_free(Grammars);
+    textkit_matcher_free(Matcher);
+    textkit_stop_free(Arc<Stop>);
 }
 
 /// # Safety
@@ -74,21 +116,10 @@ pub unsafe extern "C" fn textkit_tokenizer_new(
     out: *mut *mut Tokenizer,
     error: *mut Bytes,
 ) -> Status {
-    guard(error, || {
+    make(out, error, || {
         let config = unsafe { config.optional("tokenizer_config.json") }?;
-        let tokenizer = Tokenizer::from_json(unsafe { json.bytes() }, config)?;
-        unsafe { *out = Box::into_raw(Box::new(tokenizer)) };
-        Ok(())
+        Tokenizer::from_json(unsafe { json.bytes() }, config)
     })
-}
-
-/// # Safety
-/// `tokenizer` comes from textkit_tokenizer_new, or is NULL.
-#[no_mangle]
-pub unsafe extern "C" fn textkit_tokenizer_free(tokenizer: *mut Tokenizer) {
-    if !tokenizer.is_null() {
-        drop(unsafe { Box::from_raw(tokenizer) });
-    }
 }
 
 /// # Safety
@@ -156,25 +187,15 @@ pub unsafe extern "C" fn textkit_template_new(
     out: *mut *mut ChatTemplate,
     error: *mut Bytes,
 ) -> Status {
-    guard(error, || {
+    make(out, error, || {
         let files = unsafe { &*files };
-        let template = ChatTemplate::new(Files {
+        ChatTemplate::new(Files {
             tokenizer_config: unsafe { files.tokenizer_config.optional("tokenizer_config.json") }?,
             special_tokens_map: unsafe { files.special_tokens_map.optional("special_tokens_map.json") }?,
             jinja: unsafe { files.jinja.optional("chat_template.jinja") }?,
-        })?;
-        unsafe { *out = Box::into_raw(Box::new(template)) };
-        Ok(())
+            tool_use_jinja: unsafe { files.tool_use_jinja.optional("additional_chat_templates/tool_use.jinja") }?,
+        })
     })
-}
-
-/// # Safety
-/// `template` comes from textkit_template_new, or is NULL.
-#[no_mangle]
-pub unsafe extern "C" fn textkit_template_free(template: *mut ChatTemplate) {
-    if !template.is_null() {
-        drop(unsafe { Box::from_raw(template) });
-    }
 }
 
 /// # Safety
@@ -210,20 +231,7 @@ pub unsafe extern "C" fn textkit_grammars_new(
     out: *mut *mut Grammars,
     error: *mut Bytes,
 ) -> Status {
-    guard(error, || {
-        let grammars = Grammars::new(unsafe { &(*tokenizer).inner })?;
-        unsafe { *out = Box::into_raw(Box::new(grammars)) };
-        Ok(())
-    })
-}
-
-/// # Safety
-/// `grammars` comes from textkit_grammars_new, or is NULL.
-#[no_mangle]
-pub unsafe extern "C" fn textkit_grammars_free(grammars: *mut Grammars) {
-    if !grammars.is_null() {
-        drop(unsafe { Box::from_raw(grammars) });
-    }
+    make(out, error, || Grammars::new(unsafe { &(*tokenizer).inner }))
 }
 
 #[repr(C)]
@@ -249,49 +257,38 @@ pub unsafe extern "C" fn textkit_grammars_usage(grammars: *const Grammars) -> Gr
     GrammarUsage { bytes, grammars, compiling }
 }
 
-/// A grammar as its caller names it.
-struct Named<'a> {
-    kind: Kind,
-    text: &'a str,
-    choices: Vec<&'a str>,
-    lead: &'a str,
-}
-
-/// # Safety
-/// The memory of the views and of `choices` outlives what is returned.
-unsafe fn named<'a>(
+#[repr(C)]
+pub struct GivenGrammar {
     kind: i32,
     text: View,
     choices: *const View,
     choices_size: usize,
     lead: View,
-) -> Result<Named<'a>, Failure> {
+}
+
+/// # Safety
+/// The memory that `given` points to outlives what is returned.
+unsafe fn source<'a>(given: *const GivenGrammar) -> Result<Source<'a>, Failure> {
     const KINDS: [Kind; 6] = [Kind::JsonObject, Kind::JsonSchema, Kind::Regex, Kind::Choice, Kind::Lark, Kind::Ebnf];
-    let kind = usize::try_from(kind).ok().and_then(|kind| KINDS.get(kind));
+    let given = unsafe { &*given };
+    let kind = usize::try_from(given.kind).ok().and_then(|kind| KINDS.get(kind));
     let kind = *kind.ok_or_else(|| Failure::invalid("there is no such kind of grammar"))?;
-    let text = unsafe { text.text("the grammar") }?;
-    let choices = unsafe { abi::slice(choices, choices_size) };
+    let text = unsafe { given.text.text("the grammar") }?;
+    let choices = unsafe { abi::slice(given.choices, given.choices_size) };
     let choices = choices.iter().map(|choice| unsafe { choice.text("a choice") });
     let choices = choices.collect::<Result<Vec<_>, _>>()?;
-    let lead = unsafe { lead.text("what precedes the text") }?;
-    Ok(Named { kind, text, choices, lead })
+    let lead = unsafe { given.lead.text("what precedes the text") }?;
+    Ok(Source { kind, text, choices, lead })
 }
 
 /// # Safety
 /// Pointers as textkit.h says.
 #[no_mangle]
-pub unsafe extern "C" fn textkit_grammars_is_quick(
-    grammars: *const Grammars,
-    kind: i32,
-    text: View,
-    choices: *const View,
-    choices_size: usize,
-    lead: View,
-) -> bool {
+pub unsafe extern "C" fn textkit_grammars_is_quick(grammars: *const Grammars, grammar: *const GivenGrammar) -> bool {
     let mut quick = false;
     guard(std::ptr::null_mut(), || {
-        let Named { kind, text, choices, lead } = unsafe { named(kind, text, choices, choices_size, lead) }?;
-        quick = unsafe { &*grammars }.is_quick(kind, text, &choices, lead);
+        let source = unsafe { source(grammar) }?;
+        quick = unsafe { &*grammars }.is_quick(&source);
         Ok(())
     });
     quick
@@ -302,40 +299,33 @@ pub unsafe extern "C" fn textkit_grammars_is_quick(
 #[no_mangle]
 pub unsafe extern "C" fn textkit_grammars_compile(
     grammars: *const Grammars,
-    kind: i32,
-    text: View,
-    choices: *const View,
-    choices_size: usize,
-    lead: View,
+    grammar: *const GivenGrammar,
     limits: *const GrammarLimits,
     out: *mut *mut Matcher,
     error: *mut Bytes,
 ) -> Status {
-    guard(error, || {
-        let Named { kind, text, choices, lead } = unsafe { named(kind, text, choices, choices_size, lead) }?;
-        let limits = unsafe { &*limits };
-        let limits = Limits {
-            memory: isize::try_from(limits.memory).unwrap_or(isize::MAX),
-            time: Duration::from_millis(limits.compile_ms.into()),
-            at_once: limits.at_once,
-            cancel: limits.cancel,
-        };
-        let matcher = unsafe { &*grammars }.compile(kind, text, &choices, lead, limits)?;
-        unsafe { *out = Box::into_raw(Box::new(matcher)) };
-        Ok(())
+    make(out, error, || {
+        let source = unsafe { source(grammar) }?;
+        unsafe { &*grammars }.compile(&source, unsafe { &*limits }.into())
     })
 }
 
 /// # Safety
-/// `matcher` comes from textkit_grammars_compile, or is NULL.
+/// Pointers as textkit.h says.
 #[no_mangle]
-pub unsafe extern "C" fn textkit_matcher_free(matcher: *mut Matcher) {
-    guard(std::ptr::null_mut(), || {
-        if !matcher.is_null() {
-            drop(unsafe { Box::from_raw(matcher) });
-        }
+pub unsafe extern "C" fn textkit_grammars_check(
+    grammars: *const Grammars,
+    grammar: *const GivenGrammar,
+    limits: *const GrammarLimits,
+    notes: *mut Bytes,
+    error: *mut Bytes,
+) -> Status {
+    guard(error, || {
+        let source = unsafe { source(grammar) }?;
+        let said = unsafe { &*grammars }.check(&source, unsafe { &*limits }.into())?;
+        unsafe { *notes = said.into() };
         Ok(())
-    });
+    })
 }
 
 /// # Safety
@@ -350,15 +340,6 @@ pub unsafe extern "C" fn textkit_matcher_stop(matcher: *const Matcher) -> *mut A
 #[no_mangle]
 pub unsafe extern "C" fn textkit_stop_now(stop: *const Arc<Stop>) {
     unsafe { &*stop }.now();
-}
-
-/// # Safety
-/// `stop` comes from textkit_matcher_stop, or is NULL.
-#[no_mangle]
-pub unsafe extern "C" fn textkit_stop_free(stop: *mut Arc<Stop>) {
-    if !stop.is_null() {
-        drop(unsafe { Box::from_raw(stop) });
-    }
 }
 
 /// # Safety

@@ -1,4 +1,4 @@
-//! How far a text has come in its grammar, and which tokens may follow.
+//! A text's progress in its grammar, and the tokens that may follow.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct Matcher {
     memory: isize, // that all grammars and matchers may take
 }
 
-/// A matcher that takes less goes on where memory is short.
+/// A matcher that takes less memory than this may continue where memory is short.
 const SMALL: isize = 4 << 20;
 
 /// Computes nothing. The engine gives the lexer its fuel and its limit of states when it computes a mask, but not when it
@@ -82,7 +82,7 @@ impl Matcher {
         Matcher { grammar, parser: Some(parser), restore, text, ahead, stop, bytes, before: 0, memory }
     }
 
-    /// Counts what `call` takes.
+    /// Counts the memory of `call`.
     fn metered<T>(&mut self, call: impl FnOnce(&mut Matcher) -> T) -> T {
         self.before = meter::bytes();
         let value = call(self);
@@ -92,13 +92,13 @@ impl Matcher {
         value
     }
 
-    /// Whether there is memory to go on with. A parser takes more with each text that it is asked about.
+    /// Whether there is memory to continue. A parser takes more with each text that it checks.
     fn has_room(&self) -> bool {
         let grown = meter::bytes() - self.before;
         self.bytes + grown <= SMALL || self.grammar.total().load(Ordering::Relaxed) + grown <= self.memory
     }
 
-    /// Ends what runs on this matcher, now and later.
+    /// Ends running calls on this matcher, now and later.
     pub fn stop(&self) -> Arc<Stop> {
         self.stop.clone()
     }
@@ -113,39 +113,31 @@ impl Matcher {
         stride: usize,
         ends: &mut [u8],
     ) -> (usize, Result<(), Failure>) {
-        self.metered(|matcher| matcher.fill(drafted, words, stride, ends))
+        self.metered(|matcher| {
+            matcher.retract(0);
+            let mut rows = 0;
+            loop {
+                let row = &mut words[rows * stride..(rows + 1) * stride];
+                let end = match matcher.mask(row) {
+                    Ok(end) => end,
+                    Err(failure) => return (rows, Err(failure)),
+                };
+                ends[rows] = end as u8;
+                rows += 1;
+                let Some(&token) = drafted.get(rows - 1) else { return (rows, Ok(())) };
+                let bit = token as usize;
+                let allowed = token >= 0 && bit / 32 < stride && (row[bit / 32] >> (bit % 32)) & 1 == 1;
+                if !allowed {
+                    return (rows, Ok(()));
+                }
+                if let Err(failure) = matcher.advance(token as TokenId) {
+                    return (rows, Err(failure));
+                }
+            }
+        })
     }
 
-    fn fill(
-        &mut self,
-        drafted: &[i32],
-        words: &mut [u32],
-        stride: usize,
-        ends: &mut [u8],
-    ) -> (usize, Result<(), Failure>) {
-        self.retract(0);
-        let mut rows = 0;
-        loop {
-            let row = &mut words[rows * stride..(rows + 1) * stride];
-            let end = match self.mask(row) {
-                Ok(end) => end,
-                Err(failure) => return (rows, Err(failure)),
-            };
-            ends[rows] = end as u8;
-            rows += 1;
-            let Some(&token) = drafted.get(rows - 1) else { return (rows, Ok(())) };
-            let bit = token as usize;
-            let allowed = token >= 0 && bit / 32 < stride && (row[bit / 32] >> (bit % 32)) & 1 == 1;
-            if !allowed {
-                return (rows, Ok(()));
-            }
-            if let Err(failure) = self.advance(token as TokenId) {
-                return (rows, Err(failure));
-            }
-        }
-    }
-
-    /// Tokens that are now part of the text, the end not among them.
+    /// Commits tokens to the text, without the end.
     pub fn commit(&mut self, tokens: &[i32]) -> Result<(), Failure> {
         self.metered(|matcher| matcher.take_in(tokens))
     }
@@ -161,8 +153,9 @@ impl Matcher {
         Ok(())
     }
 
-    /// Does something with the parser, if need be with a new one. A parser's limits (lexer states, fuel) count what was
-    /// tried before, drafts too; one that has seen nothing but this text makes failure a property of the text.
+    /// Calls a function with the parser, made anew if necessary. A parser's limits (lexer states,
+    /// fuel) count what was tried before, including drafts; a parser that has seen only this text
+    /// makes failure a property of the text.
     fn with_parser<T>(&mut self, call: impl Fn(&mut TokenParser) -> anyhow::Result<T>) -> Result<T, Failure> {
         if !self.has_room() {
             self.parser = None;
@@ -260,7 +253,7 @@ impl Drop for Matcher {
     }
 }
 
-/// The parser after `call`, if there was one and that went well.
+/// The parser after `call`, if there was one and the call succeeded.
 fn after(
     parser: Option<TokenParser>,
     call: impl FnOnce(&mut TokenParser) -> anyhow::Result<()>,

@@ -1,13 +1,13 @@
-//! What a thread allocates and frees: so that grammars can be kept, and refused, by the memory they take, and so that
-//! work which takes too much ends alone. Memory that cannot be had unwinds the call that asked for it.
+//! Counts the bytes that a thread allocates and frees, so that grammars can be cached and refused
+//! by their memory, and so that a piece of work that takes too much ends alone: an allocation past
+//! its budget unwinds it. If the system has no memory, the process ends as it does when `new`
+//! fails.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::any::Any;
 use std::cell::Cell;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Once;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::abi::{Cancel, Failure};
 
@@ -16,7 +16,8 @@ struct Metered;
 #[global_allocator]
 static METERED: Metered = Metered;
 
-/// What a piece of work may take. Work that allocates nothing is not seen, and not ended.
+/// The budget of a piece of work. Work that neither allocates nor calls [`look`] is not measured,
+/// and not ended.
 #[derive(Clone, Copy)]
 pub struct Budget {
     pub bytes: usize,       // at once
@@ -32,7 +33,6 @@ pub enum Stopped {
     TotalBytes,
     Cpu,
     Cancelled(Failure),
-    NoMemory, // the system has none
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -53,6 +53,7 @@ struct Watch {
     cpu: Duration,
     cancel: Cancel,
     allocations: u32,
+    looked: Instant,
     reason: Reason,
 }
 
@@ -62,15 +63,17 @@ thread_local! {
     static WATCH: Cell<Option<Watch>> = const { Cell::new(None) };
 }
 
-/// Between looks at the clock and at the caller's wishes.
+/// The interval of checks of the clock and of the caller's wishes.
 const ALLOCATIONS: u32 = 256;
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 fn count(bytes: isize, pieces: isize) {
     let _ = BYTES.try_with(|total| total.set(total.get().wrapping_add(bytes)));
     let _ = PIECES.try_with(|total| total.set(total.get().wrapping_add(pieces)));
 }
 
-/// Whether the work of this thread may take `bytes` more. Once it may not, it stays so until the work has ended.
+/// Whether this thread's work may take `bytes` more. After the first refusal all further ones are
+/// refused until the work has ended.
 fn may_take(bytes: usize) -> bool {
     WATCH.try_with(|cell| cell.get().is_none_or(|watch| watched(cell, watch, bytes))).unwrap_or(true)
 }
@@ -87,16 +90,37 @@ fn watched(cell: &Cell<Option<Watch>>, mut watch: Watch, bytes: usize) -> bool {
     } else if bytes > watch.total {
         watch.reason = Reason::TotalBytes;
     } else if watch.allocations % ALLOCATIONS == 0 {
-        cell.set(None); // what is asked here may allocate
-        if watch.cancel.check().is_err() {
-            watch.reason = Reason::Cancelled;
-        } else if cpu_time() > watch.cpu {
-            watch.reason = Reason::Cpu;
-        }
+        ask(cell, &mut watch);
     }
     watch.total = watch.total.saturating_sub(bytes);
     cell.set(Some(watch));
     watch.reason == Reason::None
+}
+
+/// Checks the clock and the caller. REQUIRES: the cell gets its watch back.
+fn ask(cell: &Cell<Option<Watch>>, watch: &mut Watch) {
+    cell.set(None); // what is asked here may allocate
+    if watch.cancel.check().is_err() {
+        watch.reason = Reason::Cancelled;
+    } else if cpu_time() > watch.cpu {
+        watch.reason = Reason::Cpu;
+    }
+}
+
+/// For loops that allocate too little to be seen: unwinds to [`within`] where the work of this thread may not go on.
+pub fn look() {
+    WATCH.with(|cell| {
+        let Some(mut watch) = cell.get().filter(|watch| watch.looked.elapsed() >= LOOK_EVERY) else { return };
+        watch.looked = Instant::now();
+        ask(cell, &mut watch);
+        match watch.reason {
+            Reason::None => cell.set(Some(watch)),
+            reason => {
+                ENDED.set(reason);
+                resume_unwind(Box::new(PastBudget));
+            }
+        }
+    });
 }
 
 fn cpu_time() -> Duration {
@@ -106,28 +130,25 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+fn take(layout: Layout, memory: impl FnOnce() -> *mut u8) -> *mut u8 {
+    if !may_take(layout.size()) {
+        return std::ptr::null_mut();
+    }
+    let memory = memory();
+    if !memory.is_null() {
+        count(layout.size() as isize, 1);
+    }
+    memory
+}
+
 // SAFETY: everything is the system allocator's; counting neither allocates without an end nor unwinds.
 unsafe impl GlobalAlloc for Metered {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if !may_take(layout.size()) {
-            return std::ptr::null_mut();
-        }
-        let memory = unsafe { System.alloc(layout) };
-        if !memory.is_null() {
-            count(layout.size() as isize, 1);
-        }
-        memory
+        take(layout, || unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if !may_take(layout.size()) {
-            return std::ptr::null_mut();
-        }
-        let memory = unsafe { System.alloc_zeroed(layout) };
-        if !memory.is_null() {
-            count(layout.size() as isize, 1);
-        }
-        memory
+        take(layout, || unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
@@ -147,64 +168,49 @@ unsafe impl GlobalAlloc for Metered {
     }
 }
 
-/// Bytes that this thread has allocated in this library and not freed. Only differences mean something: memory may be
-/// freed by another thread than the one that took it.
+/// Bytes that this thread has allocated in this library and not freed. Only differences are
+/// meaningful, because another thread may free the memory.
 pub fn bytes() -> isize {
     BYTES.with(Cell::get)
 }
 
-/// Gives what was freed back to the system.
+/// Gives freed memory back to the system.
 pub fn trim() {
-    // SAFETY: touches nothing that is in use.
+    // SAFETY: touches no memory in use.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0)
     };
 }
 
-/// What a panic carries that stands for memory that could not be had.
-struct OutOfMemory;
+/// The payload of a panic that ends a piece of work.
+struct PastBudget;
 
-pub fn is_out_of_memory(panic: &(dyn Any + Send)) -> bool {
-    panic.is::<OutOfMemory>()
+extern "C" {
+    #[link_name = "_ZSt15get_new_handlerv"] // C++: std::get_new_handler()
+    fn get_new_handler() -> Option<extern "C" fn()>;
 }
 
-/// Unwinding takes some memory itself: this much is kept for it.
-const RESERVE: usize = 1 << 18;
-static RESERVED: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
-
-fn reserve() -> Layout {
-    Layout::new::<[u8; RESERVE]>()
-}
-
-/// Without this a lack of memory ends the process. Calls that end so leave their data as any panic does.
-pub fn unwind_without_memory() {
+/// Without this an allocation past a budget ends the process.
+pub fn unwind_past_budgets() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| std::alloc::set_alloc_error_hook(unwind));
-    if RESERVED.load(Ordering::Relaxed).is_null() {
-        // SAFETY: the layout has a size; who finds another reserve there gives this one back.
-        unsafe {
-            let memory = System.alloc(reserve());
-            let none = std::ptr::null_mut();
-            if RESERVED.compare_exchange(none, memory, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                System.dealloc(memory, reserve());
-            }
-        }
-    }
 }
 
+/// The process ends where this returns.
 fn unwind(_: Layout) {
-    if std::thread::panicking() {
-        return; // a second panic ends the process in any case
+    match WATCH.take().map_or(Reason::None, |watch| watch.reason) {
+        Reason::None => {
+            // SAFETY: asks the C++ library, which is in every program that has this one.
+            if let Some(end) = unsafe { get_new_handler() } {
+                end();
+            }
+        }
+        reason => {
+            ENDED.set(reason);
+            resume_unwind(Box::new(PastBudget));
+        }
     }
-    let kept = RESERVED.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    if !kept.is_null() {
-        // SAFETY: unwind_without_memory() took it with this layout.
-        unsafe { System.dealloc(kept, reserve()) };
-    }
-    let watch = WATCH.take();
-    ENDED.set(watch.map_or(Reason::None, |watch| watch.reason));
-    resume_unwind(Box::new(OutOfMemory));
 }
 
 thread_local! {
@@ -222,6 +228,7 @@ pub fn within<T>(budget: Budget, cancel: Cancel, work: impl FnOnce() -> T) -> Re
         cpu: cpu_time() + budget.cpu,
         cancel,
         allocations: 0,
+        looked: Instant::now(),
         reason: Reason::None,
     };
     ENDED.set(Reason::None);
@@ -230,14 +237,11 @@ pub fn within<T>(budget: Budget, cancel: Cancel, work: impl FnOnce() -> T) -> Re
     let reason = WATCH.take().map_or(ENDED.get(), |watch| watch.reason);
     match (outcome, reason) {
         (Ok(value), Reason::None) => Ok(value),
-        (Err(panic), Reason::None) if is_out_of_memory(panic.as_ref()) => Err(Stopped::NoMemory),
         (Err(panic), Reason::None) => resume_unwind(panic),
         (_, Reason::Bytes) => Err(Stopped::Bytes),
         (_, Reason::Pieces) => Err(Stopped::Pieces),
         (_, Reason::TotalBytes) => Err(Stopped::TotalBytes),
         (_, Reason::Cpu) => Err(Stopped::Cpu),
-        (_, Reason::Cancelled) => {
-            Err(Stopped::Cancelled(cancel.check().err().unwrap_or_else(|| Failure::internal("cancelled"))))
-        }
+        (_, Reason::Cancelled) => Err(Stopped::Cancelled(Failure::cancelled())),
     }
 }

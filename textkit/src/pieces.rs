@@ -4,7 +4,7 @@
 use serde_json::Value as Json;
 use tokenizers::{ModelWrapper, Tokenizer};
 
-/// About what a piece has; the tokenizer takes some 150 bytes of memory for each byte of it.
+/// The approximate bytes of a piece; the tokenizer takes some 150 bytes of memory for each of them.
 const PIECE: usize = 64 << 10;
 
 /// Patterns that split text into words. None of them, nor that of GPT-2 in ByteLevel, has a match in which a letter or a
@@ -25,19 +25,19 @@ const PATTERNS: [&str; 7] = [
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
 ];
 
-/// What may stand behind a cut: characters that no normalization joins with a letter before them.
+/// Characters that may follow a cut: no normalization joins them with a letter before them.
 const SIGNS: &str = " \n\r\t.,;:!?\"()[]{}<>|/\\=+*&%$#@~`^_-、。，！？；：「」（）";
 
-/// How a text of one tokenizer is cut.
+/// How texts of one tokenizer are cut.
 pub struct Cutter {
     signs: Vec<char>,
-    /// What the post-processor puts before and after a text.
+    /// The post-processor's tokens before and after a text.
     pub prefix: Vec<u32>,
     pub suffix: Vec<u32>,
 }
 
 impl Cutter {
-    /// None where it is not certain.
+    /// None if cutting is not certain to be correct.
     pub fn new(tokenizer: &Tokenizer) -> Option<Cutter> {
         if !splits_words(tokenizer) || !matches!(tokenizer.get_model(), ModelWrapper::BPE(bpe) if bpe.dropout.is_none())
         {
@@ -49,7 +49,7 @@ impl Cutter {
         }
         let mut signs: Vec<char> = SIGNS.chars().collect();
         for token in tokenizer.get_added_tokens_decoder().values() {
-            // What stands beside such a token decides whether it is one.
+            // The characters beside such a token decide whether it is one.
             if token.single_word || token.rstrip {
                 return None;
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::abi::{Cancel, Failure};
 
 const STACK: usize = 1 << 27;
-/// Each kind has so many. A stack that was filled once keeps its memory.
+/// The number of threads of each kind. A stack that was filled once keeps its memory.
 const MAX_THREADS: usize = 4;
 /// Between looks at whether the caller has left.
 const LOOK: Duration = Duration::from_millis(20);
@@ -36,7 +36,7 @@ struct State {
 pub static USUAL: RenderThreads = RenderThreads::new();
 pub static LARGE: RenderThreads = RenderThreads::new();
 
-/// Work that borrows from this frame: it is over, or withdrawn, before the frame is.
+/// Work that borrows from this frame: it is done, or withdrawn, before the frame ends.
 struct Posted<T> {
     threads: &'static RenderThreads,
     id: u64,
@@ -58,7 +58,8 @@ impl RenderThreads {
         RenderThreads { state: Mutex::new(state), posted: Condvar::new() }
     }
 
-    /// What `work` returns, beside whether its thread may go on. Waits for a thread, but not once the caller has left.
+    /// Returns the result of `work`, and whether its thread may go on. Waits for a thread, unless
+    /// the caller has left.
     pub fn run<T: Send>(&'static self, cancel: Cancel, work: impl FnOnce() -> (T, bool) + Send) -> Result<T, Failure> {
         let (sender, receiver) = sync_channel(1);
         let work: Work = Box::new(move || {
@@ -100,14 +101,15 @@ impl RenderThreads {
         id
     }
 
-    /// False: it was taken already.
+    /// False: a thread has already taken it.
     fn withdraw(&self, id: u64) -> bool {
         let mut state = self.state();
         let place = state.queue.iter().position(|(queued, _)| *queued == id);
         place.is_some_and(|place| state.queue.remove(place).is_some())
     }
 
-    /// One more where work waits and there may be more. An error where there is none at all.
+    /// Starts another thread if work waits and the limit permits. An error if there is no thread at
+    /// all.
     fn make_thread(&'static self) -> Result<(), Failure> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut state = self.state();
@@ -117,7 +119,7 @@ impl RenderThreads {
         match self.spawn() {
             Ok(()) => state.threads += 1,
             Err(_) if state.threads > 0 => {}
-            Err(_) => return Err(Failure::out_of_memory("the thread that renders the chat template")),
+            Err(_) => return Err(Failure::no_thread()),
         }
         Ok(())
     }

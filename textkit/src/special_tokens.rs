@@ -1,5 +1,5 @@
-//! The special tokens that transformers 4 puts around a text by tokenizer_config.json. Version 5 reads tokenizer.json
-//! alone; models that were published for 4 have none there.
+//! The special tokens that transformers 4 puts around a text by tokenizer_config.json. Version 5
+//! reads only tokenizer.json, but models published for version 4 have no such tokens there.
 
 use serde_json::{json, Map, Value as Json};
 use tokenizers::{PostProcessorWrapper, Tokenizer};

@@ -1,4 +1,4 @@
-//! Ending what runs on a matcher from another thread.
+//! Ending calls that run on a matcher from another thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +24,7 @@ impl Stop {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// From here on `now` ends what runs on this parser.
+    /// From here on `now` ends calls that run on this parser.
     pub fn watch(&self, parser: &mut TokenParser) {
         let handle = parser.enable_cancellation();
         *self.parser.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
@@ -33,7 +33,7 @@ impl Stop {
         }
     }
 
-    /// The parser is somebody else's from here on.
+    /// From here on the parser does not belong to this matcher.
     pub fn forget(&self) {
         *self.parser.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

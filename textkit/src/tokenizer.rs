@@ -1,15 +1,34 @@
 //! A tokenizer.json, immutable and shared between threads.
 
+use std::time::Duration;
+
 use crate::abi::{caught, Cancel, Failure};
+use crate::meter::{self, Budget, Stopped};
 use crate::pieces::Cutter;
 use crate::special_tokens;
+use crate::steps::Steps;
 use crate::tokenizer_limits;
-use tokenizers::{Model, Normalizer, OffsetType, PreTokenizedString, PreTokenizer};
 
 /// The longest text that is taken without a cut: the tokenizer needs some 150 bytes of memory for each byte. Words without
 /// an end are shorter than the texts of a tokenizer that cannot be cut.
 const MAX_WORD: usize = 1 << 20;
 const MAX_WHOLE: usize = 4 << 20;
+
+/// The budget for a text of so many bytes. Texts of digits between signs take some 300 bytes for
+/// each byte; published tokenizers take up to 2 us for each.
+fn encode_budget(size: usize) -> Budget {
+    let cpu = Duration::from_secs(2) + Duration::from_micros(20) * size as u32;
+    Budget { bytes: (64 << 20) + 512 * size, pieces: ANY, total_bytes: usize::MAX, cpu }
+}
+
+/// The same budget for ids. An engine decodes a few of each of its requests at a time, and does
+/// nothing else meanwhile.
+fn decode_budget(ids: usize) -> Budget {
+    let cpu = Duration::from_millis(200) + Duration::from_micros(20) * ids as u32;
+    Budget { bytes: (16 << 20) + (2 << 10) * ids, pieces: ANY, total_bytes: usize::MAX, cpu }
+}
+
+const ANY: usize = isize::MAX as usize;
 
 #[repr(C)]
 pub struct EncodeOptions {
@@ -22,26 +41,34 @@ pub struct EncodeOptions {
 
 pub struct Tokenizer {
     pub inner: tokenizers::Tokenizer,
+    steps: Steps,
     cutter: Option<Cutter>,
     vocab_size: i32, // kept, because the library counts by building the whole vocabulary
 }
 
-fn append(ids: &mut Vec<i32>, more: Vec<i32>) -> Result<(), Failure> {
-    ids.try_reserve(more.len()).map_err(|_| Failure::out_of_memory("the list of token ids"))?;
-    ids.extend(more);
-    Ok(())
-}
-
-/// What a panic of the library's regular expressions means.
+/// The error for a panic of the library's regular expressions.
 fn explain(panic: String) -> Failure {
     if panic.contains("retry-limit") {
         return Failure::invalid(
             "splitting this text takes too many steps: a pattern in the model's tokenizer.json backtracks on it",
         );
     }
-    match panic.contains("fail to memory allocation") {
-        true => Failure::out_of_memory("splitting this text"),
-        false => Failure::internal(panic),
+    Failure::internal(panic)
+}
+
+/// Runs steps of the tokenizer. A regular expression that reaches its limit panics, because the
+/// library has no other way to report it.
+fn within<T>(budget: Budget, cancel: Cancel, work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, Failure> {
+    let too_much =
+        |what: String| Failure::invalid(format!("the tokenizer takes more than {what} for this text: shorten it"));
+    match caught(|| meter::within(budget, cancel, work), explain)? {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(Failure::invalid(format!("the tokenizer refuses this text: {error}"))),
+        Err(Stopped::Cpu) => Err(too_much(format!("{:.1} s", budget.cpu.as_secs_f64()))),
+        Err(Stopped::Cancelled(failure)) => Err(failure),
+        Err(Stopped::Bytes | Stopped::Pieces | Stopped::TotalBytes) => {
+            Err(too_much(format!("{} MiB of memory", budget.bytes >> 20)))
+        }
     }
 }
 
@@ -69,10 +96,12 @@ impl Tokenizer {
         let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(unreadable)?;
         inner.with_truncation(None).map_err(unreadable)?;
         inner.with_padding(None);
+        let steps = Steps::new(&inner).map_err(unreadable)?;
+        tokenizer_limits::probe(&inner, &steps)?;
         special_tokens::install(&mut inner, config)?;
         let vocab_size = inner.get_vocab_size(true) as i32;
         let cutter = Cutter::new(&inner);
-        Ok(Tokenizer { inner, cutter, vocab_size })
+        Ok(Tokenizer { inner, steps, cutter, vocab_size })
     }
 
     pub fn encode(&self, text: &str, options: &EncodeOptions) -> Result<Vec<i32>, Failure> {
@@ -101,7 +130,7 @@ impl Tokenizer {
     ) -> Result<Vec<i32>, Failure> {
         if options.last_tokens == 0 && text.len() / 32 > options.max_tokens {
             let start = beginning(text, (options.max_tokens * 16).min(most));
-            let ids = self.encode_whole(start, add_special_tokens, options.plain)?;
+            let ids = self.encode_whole(start, add_special_tokens, options)?;
             if ids.len() / 2 > options.max_tokens {
                 return Ok(ids);
             }
@@ -111,32 +140,13 @@ impl Tokenizer {
                 "the text holds more than {most} bytes without a place where the tokenizer can split it: shorten it"
             )));
         }
-        self.encode_whole(text, add_special_tokens, options.plain)
+        self.encode_whole(text, add_special_tokens, options)
     }
 
-    fn encode_whole(&self, text: &str, add_special_tokens: bool, plain: bool) -> Result<Vec<i32>, Failure> {
-        // encode_fast is encode without character offsets, which nobody here reads. A regular expression that runs into
-        // its limit panics, because the library has no other way to say so.
-        let encoded = match plain {
-            true => caught(|| self.encode_plain(text), explain)?,
-            false => caught(|| self.inner.encode_fast(text, add_special_tokens), explain)?,
-        };
-        let encoding =
-            encoded.map_err(|error| Failure::invalid(format!("the tokenizer refuses this text: {error}")))?;
+    fn encode_whole(&self, text: &str, special: bool, options: &EncodeOptions) -> Result<Vec<i32>, Failure> {
+        let work = || self.steps.encode(&self.inner, text, special, options.plain);
+        let encoding = within(encode_budget(text.len()), options.cancel, work)?;
         Ok(encoding.get_ids().iter().map(|&id| id as i32).collect())
-    }
-
-    /// The library's steps but for its search for added tokens, which cannot be left out of encode_fast.
-    fn encode_plain(&self, text: &str) -> tokenizers::Result<tokenizers::Encoding> {
-        let mut parts = PreTokenizedString::from(text);
-        if let Some(normalizer) = self.inner.get_normalizer() {
-            parts.normalize(|part| normalizer.normalize(part))?;
-        }
-        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
-            pre_tokenizer.pre_tokenize(&mut parts)?;
-        }
-        parts.tokenize(|part| self.inner.get_model().tokenize(part.get()))?;
-        parts.into_encoding(None, 0, OffsetType::None)
     }
 
     fn encode_pieces(&self, cutter: &Cutter, text: &str, options: &EncodeOptions) -> Result<Vec<i32>, Failure> {
@@ -146,10 +156,10 @@ impl Tokenizer {
         while start < text.len() && ids.len() <= options.max_tokens {
             options.cancel.check()?;
             let end = cutter.end_of_piece(text, start);
-            append(&mut ids, self.encode_limited(&text[start..end], false, MAX_WORD, options)?)?;
+            ids.extend(self.encode_limited(&text[start..end], false, MAX_WORD, options)?);
             start = end;
         }
-        append(&mut ids, suffix)?;
+        ids.extend(suffix);
         Ok(ids)
     }
 
@@ -171,7 +181,7 @@ impl Tokenizer {
         }
         let mut ids = Vec::new();
         for piece in pieces.into_iter().rev() {
-            append(&mut ids, piece)?;
+            ids.extend(piece);
         }
         ids.drain(..ids.len().saturating_sub(options.last_tokens));
         Ok(ids)
@@ -179,9 +189,7 @@ impl Tokenizer {
 
     pub fn decode(&self, ids: &[i32], skip_special_tokens: bool) -> Result<String, Failure> {
         let ids: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
-        self.inner
-            .decode(&ids, skip_special_tokens)
-            .map_err(|error| Failure::internal(format!("the tokenizer cannot decode these ids: {error}")))
+        within(decode_budget(ids.len()), Cancel::NEVER, || self.steps.decode(&self.inner, &ids, skip_special_tokens))
     }
 
     pub fn vocab_size(&self) -> i32 {

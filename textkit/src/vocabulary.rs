@@ -1,4 +1,5 @@
-//! A tokenizer as the grammar engine sees it: the bytes of every token, and canonical tokenization of forced text.
+//! A tokenizer in the form that the grammar engine needs: the bytes of every token, and canonical
+//! tokenization of forced text.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,8 +41,9 @@ impl TokenizerEnv for Vocabulary {
 /// Ids without a token up to the last one: some vocabularies leave a few out. Each takes room in every mask.
 const MAX_GAPS: usize = 1 << 20;
 
-/// The vocabulary has one id more than the tokenizer's last, the end of the text. What a model uses for the end (one id,
-/// several, none, or a stop id of the request) is the caller's knowledge. An id that has no token matches nothing.
+/// The vocabulary has one id more than the tokenizer's last, the end of the text. Only the caller
+/// knows a model's end ids (one, several, none, or a stop id of the request). An id that has no
+/// token matches nothing.
 pub fn vocabulary(tokenizer: &tokenizers::Tokenizer) -> Result<TokEnv, Failure> {
     let unusable = |why: String| Failure::precondition(format!("grammars need {why}"));
     let ids: BTreeSet<u32> = tokenizer.get_vocab(true).into_values().collect();

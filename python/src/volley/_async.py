@@ -92,7 +92,7 @@ class AsyncLLM(EngineBase):
         if name in self._by_id:
             raise ValueError(f"request_id {name!r} is of a request that still runs")
         engine = self._running
-        requests = params._requests(engine, prompt)
+        requests = params._requests(engine, prompt, self._draw_seed())
         readers = chat.prepare(requests)
         builder = OutputBuilder(name, prompt, params, chat.ends(self._eos), engine, readers)
         pieces: asyncio.Queue[_engine.Completion] = asyncio.Queue()

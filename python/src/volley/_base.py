@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,14 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import _engine
+from ._checks import Number
 from ._location import locate
 from ._metrics import Metric, metrics_of
 from ._options import cost_cache_dir, set_options
 from ._params import SamplingParams
 from ._prompts import Messages, Prepared, Prompt, split
 from ._tokenizer import Tokenizer
+from ._vllm import from_vllm
 
 _NO_BOUND = 2**31 - 1
 _Self = TypeVar("_Self", bound="EngineBase")
@@ -28,7 +31,9 @@ class EngineBase:
     """A model and its drafter, loaded.
 
     Without `model` it is the pocket pair that comes with the package; with a `model` and no `draft`, decoding is plain.
-    Every other option is the engine's, None its own choice; docs/serving.md describes them.
+    `seed`: requests without one draw theirs from it; `download_dir`: the Hugging Face cache to look in. Every other
+    option is the engine's, None its own choice; docs/serving.md describes them. vLLM's other options are taken, too,
+    or refused by name.
     """
 
     def __init__(
@@ -43,7 +48,6 @@ class EngineBase:
         draft_attention_backend: str | None = None,
         threads: int | None = None,
         tensor_parallel_size: int | None = None,
-        tensor_parallel_parts: int | None = None,
         enable_expert_parallel: bool | None = None,
         data_parallel_size: int | None = None,
         speculation: bool | None = None,
@@ -74,56 +78,32 @@ class EngineBase:
         graphs: bool | None = None,
         cost_cache: str | Path | None = "auto",
         dummy_weights: int | None = None,
+        seed: int | None = None,
+        download_dir: str | Path | None = None,
+        **vllm: Any,
     ) -> None:
-        target, drafter = locate(model, draft)
+        given = dict(locals())
+        options = _engine.EngineOptions()
+        asked = {name: value for name, value in given.items() if hasattr(options, name) and name != "speculation"}
+        asked["prefix_cache"] = enable_prefix_caching
+        theirs = from_vllm(vllm, model, EngineBase.__init__)
+        draft = self._one_of("draft", draft, theirs)
+        if seed is not None:
+            Number(0, 2**64 - 1, whole=True).check("seed", seed)
+        self._seeds = None if seed is None else random.Random(seed)
+        target, drafter = locate(model, draft, None if download_dir is None else Path(download_dir))
         if speculation and drafter is None:
             raise ValueError("speculation=True needs a drafter: give its folder with draft=…")
-        options = _engine.EngineOptions()
         options.model_dir = target.folder
         if drafter is not None and speculation is not False:
             options.draft_dir = drafter.folder
         else:
-            options.speculation = _engine.Speculation.OFF
+            options.speculation = "off"
         options.max_queue = _NO_BOUND  # this process asks for itself
         options.cost_cache_dir = cost_cache_dir(cost_cache)
-        set_options(options, {
-            "device": device,
-            "dtype": dtype,
-            "kv_cache_dtype": kv_cache_dtype,
-            "attention_backend": attention_backend,
-            "draft_attention_backend": draft_attention_backend,
-            "threads": threads,
-            "tensor_parallel_size": tensor_parallel_size,
-            "tensor_parallel_parts": tensor_parallel_parts,
-            "enable_expert_parallel": enable_expert_parallel,
-            "data_parallel_size": data_parallel_size,
-            "block_size": block_size,
-            "verify": verify,
-            "quantization": quantization,
-            "draft_quantization": draft_quantization,
-            "draft_window": draft_window,
-            "draft_window_mask": draft_window_mask,
-            "page_size": page_size,
-            "kv_pages": kv_pages,
-            "kv_memory_bytes": kv_memory_bytes,
-            "memory_fraction": memory_fraction,
-            "max_num_seqs": max_num_seqs,
-            "max_num_batched_tokens": max_num_batched_tokens,
-            "max_queue": max_queue,
-            "prefill_chunk": prefill_chunk,
-            "target_step_ms": target_step_ms,
-            "max_model_len": max_model_len,
-            "prefix_cache": enable_prefix_caching,
-            "state_snapshot_tokens": state_snapshot_tokens,
-            "state_snapshot_memory_bytes": state_snapshot_memory_bytes,
-            "mmap": mmap,
-            "grammar_mask_timeout_ms": grammar_mask_timeout_ms,
-            "grammar_compile_timeout_ms": grammar_compile_timeout_ms,
-            "grammar_memory_bytes": grammar_memory_bytes,
-            "step_timeout_s": step_timeout_s,
-            "graphs": graphs,
-            "dummy_weights": dummy_weights,
-        })
+        for name in list(theirs):
+            asked[name] = self._one_of(name, asked[name], theirs)
+        set_options(options, asked)
         self._log = _engine.WarningLog()
         self._log.attach(options)
         self._loaded: _engine.Engine | None = _engine.create(options)
@@ -135,6 +115,16 @@ class EngineBase:
         self._names = (target.name, drafter.name if options.draft_dir and drafter is not None else None)
         for warning in info.warnings:
             warnings.warn(warning, stacklevel=2)
+
+    @staticmethod
+    def _one_of(name: str, ours: Any, theirs: dict[str, Any]) -> Any:
+        """An option that vLLM has another name for: whichever was given."""
+        if ours is not None and name in theirs:
+            raise ValueError(f"{name} is given twice, once under vLLM's name: leave one out")
+        return theirs.pop(name) if ours is None and name in theirs else ours
+
+    def _draw_seed(self) -> int | None:
+        return None if self._seeds is None else self._seeds.getrandbits(64)
 
     def _warn(self) -> None:
         """Of what the engine has seen since: calls do so at their end."""

@@ -84,7 +84,7 @@ class LLM(EngineBase):
         builder = OutputBuilder(str(next(self._request_ids)), prompt, params, self._eos, engine)
         session = _engine.Session(engine, streaming=True)
         try:
-            for choice, request in enumerate(params._requests(engine, prompt)):
+            for choice, request in enumerate(params._requests(engine, prompt, self._draw_seed())):
                 session.submit(choice, request)
             while session.open() > 0:
                 for piece in session.wait(_WAKE_S):
@@ -122,7 +122,7 @@ class LLM(EngineBase):
         requests: list[_engine.Request] = []
         prompts: list[int] = []  # of each request, the number of its own
         for number, (prompt, params) in enumerate(zip(prepared, sampling_params, strict=True)):
-            for request in params._requests(engine, prompt):
+            for request in params._requests(engine, prompt, self._draw_seed()):
                 if priority is not None:
                     request.priority = priority[number]
                 requests.append(request)

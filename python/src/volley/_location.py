@@ -39,9 +39,8 @@ def _hub_cache() -> Path | None:
     return home and home / "huggingface" / "hub"
 
 
-def _in_cache(hub_name: str) -> Path | None:
+def _in_cache(hub_name: str, cache: Path | None) -> Path | None:
     """The folder of the revision main."""
-    cache = _hub_cache()
     if cache is None:
         return None
     model = cache / ("models--" + hub_name.replace("/", "--"))
@@ -60,33 +59,39 @@ def _folder_name(folder: Path) -> str:
     return folder.name
 
 
-def _locate(asked: str | Path, option: str) -> Located:
+def _locate(asked: str | Path, option: str, cache: Path | None) -> Located:
     """A folder, which comes first, or a name on the hub."""
     text = str(asked)
     if isinstance(asked, Path) or not _HUB_NAME.fullmatch(text) or Path(text).exists():
         return Located(text, _folder_name(Path(text)))
-    folder = _in_cache(text)
+    folder = _in_cache(text, cache)
     if folder is not None:
         return Located(str(folder), text)
     raise NotFoundError(
-        f"There is no folder {text}, and no such model in {_hub_cache() or 'a Hugging Face cache'}: "
+        f"There is no folder {text}, and no such model in {cache or 'a Hugging Face cache'}: "
         f"get it with hf download {text}, or name a folder with {option}=….",
         "NOT_FOUND",
     )
 
 
-def _known_drafter(target: Located) -> Located:
+def _known_drafter(target: Located, cache: Path | None) -> Located:
     name = _engine.known_drafter(target.name)
     if name is None:
         raise NotFoundError(f"draft='auto' knows no drafter for {target.name}: name one, or leave it out.", "NOT_FOUND")
-    return _locate(name, "draft")
+    return _locate(name, "draft", cache)
 
 
-def locate(model: str | Path | None, draft: str | Path | None) -> tuple[Located, Located | None]:
-    """Target and drafter: the pocket pair without a `model`; `draft`: "auto" for the one that is known, "none"."""
-    target = _locate(_POCKET / "pocket" if model is None else model, "model")
+def locate(
+    model: str | Path | None, draft: str | Path | None, cache: Path | None = None
+) -> tuple[Located, Located | None]:
+    """Target and drafter: the pocket pair without a `model`; `draft`: "auto" for the one that is known, "none".
+
+    `cache`: where names are looked up; None: where Hugging Face's tools keep what they download.
+    """
+    cache = cache or _hub_cache()
+    target = _locate(_POCKET / "pocket" if model is None else model, "model", cache)
     if draft == "none" or (model is not None and not draft):
         return target, None
     if model is None and draft in (None, "", "auto"):
         draft = _POCKET / "pocket-dflash"
-    return target, _known_drafter(target) if draft == "auto" else _locate(draft or "", "draft")
+    return target, _known_drafter(target, cache) if draft == "auto" else _locate(draft or "", "draft", cache)

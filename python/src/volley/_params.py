@@ -10,9 +10,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from . import _engine
+from ._checks import Number, flag, texts, token_ids
 from ._prompts import Prepared
 
-
+_MOST = 2**31 - 1  # the engine's whole numbers
 _ONE_OF = "StructuredOutputsParams takes exactly one of json, regex, choice, grammar, lark and json_object=True"
 
 
@@ -32,6 +33,19 @@ class StructuredOutputsParams:
     whitespace_pattern: str | None = None  #: not supported
 
     def __post_init__(self) -> None:
+        given = [name for name in ("json", "regex", "choice", "grammar", "lark") if getattr(self, name) is not None]
+        if len(given) + (self.json_object is True) != 1:
+            raise ValueError(_ONE_OF)
+        for name in ("regex", "grammar", "lark"):
+            if not isinstance(getattr(self, name), str | None):
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be a text")
+        if self.choice is not None:
+            texts("choice", self.choice)
+            if not self.choice:
+                raise ValueError("choice is empty: name at least one text")
+        self._check_json()
+        flag("json_object", self.json_object, optional=True)
+        flag("disable_any_whitespace", self.disable_any_whitespace, optional=True)
         if self.structural_tag is not None:
             raise ValueError("structural_tag is not supported: use grammar or lark")
         if self.disable_additional_properties:
@@ -39,11 +53,20 @@ class StructuredOutputsParams:
         if self.whitespace_pattern is not None:
             raise ValueError("whitespace_pattern is not supported: use grammar or lark")
 
+    def _check_json(self) -> None:
+        if not isinstance(self.json, str | Mapping | bool | None):
+            raise ValueError(f"json is a {type(self.json).__name__}: it must be a JSON schema, as a text or a dict")
+        try:
+            if isinstance(self.json, str):
+                json_module.loads(self.json)
+            elif self.json is not None:
+                json_module.dumps(self.json)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"json is no JSON schema: {error}") from None
+
     def _schema(self) -> str | None:
         if self.disable_any_whitespace is not False or (self.json is None and not self.json_object):
             return self.json if isinstance(self.json, str | None) else json_module.dumps(self.json)
-        if self.json is not None and self.json_object:
-            raise ValueError(_ONE_OF)
         schema = json_module.loads(self.json) if isinstance(self.json, str) else self.json
         if schema is None:
             schema = {"type": "object"}
@@ -52,7 +75,7 @@ class StructuredOutputsParams:
     def _grammar(self) -> _engine.Grammar:
         kinds = _engine.Grammar.Kind
         schema = self._schema()
-        texts = [
+        sources = [
             (kinds.JSON_SCHEMA, schema),
             (kinds.REGEX, self.regex),
             (kinds.EBNF, self.grammar),
@@ -60,11 +83,8 @@ class StructuredOutputsParams:
             (kinds.CHOICE, None if self.choice is None else ""),
             (kinds.JSON_OBJECT, "" if self.json_object and schema is None else None),
         ]
-        given = [(kind, text) for kind, text in texts if text is not None]
-        if len(given) != 1:
-            raise ValueError(_ONE_OF)
         grammar = _engine.Grammar()
-        grammar.kind, grammar.text = given[0]
+        grammar.kind, grammar.text = next((kind, text) for kind, text in sources if text is not None)
         grammar.choices = list(self.choice or [])
         return grammar
 
@@ -85,6 +105,44 @@ class RepetitionDetectionParams:
     min_pattern_size: int = 0
     min_count: int = 0  #: times in a row, at least 2
 
+    def __post_init__(self) -> None:
+        for name, low in (("max_pattern_size", 0), ("min_pattern_size", 0), ("min_count", 0)):
+            Number(low, _MOST, whole=True).check(f"repetition_detection.{name}", getattr(self, name))
+        if self.max_pattern_size == 0:
+            return
+        if self.min_pattern_size > self.max_pattern_size:
+            raise ValueError("repetition_detection: min_pattern_size must not be above max_pattern_size")
+        if self.min_count < 2:
+            raise ValueError("repetition_detection: min_count must be at least 2: a pattern repeats from then on")
+
+
+# As the engine takes them (src/engine/run/validation.cc), which checks them once more.
+_NUMBERS = {
+    "n": Number(1, _MOST, whole=True),
+    "best_of": Number(1, _MOST, whole=True, optional=True),
+    "temperature": Number(0, 100),
+    "top_p": Number(0, 1, above=True),
+    "top_k": Number(-1, _MOST, whole=True),
+    "min_p": Number(0, 1),
+    "repetition_penalty": Number(0.01, 100),
+    "presence_penalty": Number(-2, 2),
+    "frequency_penalty": Number(-2, 2),
+    "seed": Number(-(2**63), 2**64 - 1, whole=True, optional=True),
+    "max_tokens": Number(1, _MOST, whole=True, optional=True),
+    "min_tokens": Number(0, _MOST, whole=True),
+    "thinking_token_budget": Number(0, _MOST, whole=True, optional=True),
+    "logprobs": Number(0, 20, whole=True, optional=True),
+    "prompt_logprobs": Number(0, 20, whole=True, optional=True),
+    "truncate_prompt_tokens": Number(-1, _MOST, whole=True, optional=True),
+}
+_FLAGS = (
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "speculation",
+)
 
 # What is taken for the sake of code written for vLLM, as long as it asks for nothing; and what to do instead.
 _REFUSED: dict[str, tuple[Any, str]] = {
@@ -98,7 +156,7 @@ _REFUSED: dict[str, tuple[Any, str]] = {
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SamplingParams:
-    """How a request's tokens are chosen and when it ends. The engine checks the ranges when the request starts."""
+    """How a request's tokens are chosen and when it ends. A value that cannot be is a ValueError that names its field."""
 
     n: int = 1  #: answers to each prompt
     best_of: int | None = None  #: must equal n
@@ -139,30 +197,44 @@ class SamplingParams:
     extra_args: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ValueError(f"n is {self.n}: ask for at least one answer")
+        for name, number in _NUMBERS.items():
+            number.check(name, getattr(self, name))
+        for name in _FLAGS:
+            flag(name, getattr(self, name))
+        flag("skip_reading_prefix_cache", self.skip_reading_prefix_cache, optional=True)
         if self.best_of is not None and self.best_of != self.n:
             raise ValueError(f"best_of is {self.best_of} and n is {self.n}: best_of is not supported unless it equals n")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}: it must be at least 1, or None")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens is {self.min_tokens}, above max_tokens, which is {self.max_tokens}")
+        if self.truncate_prompt_tokens == 0:
+            raise ValueError("truncate_prompt_tokens is 0: it must be -1, for what fits, or at least 1")
+        self._check_lists()
         if not self.detokenize and self.stop:
             raise ValueError("stop looks at the text: it needs detokenize=True")
-        for name in ("logprobs", "prompt_logprobs"):
-            count = getattr(self, name)
-            if count is not None and count < 0:
-                raise ValueError(f"{name} is {count}: it must be from 0 to 20, all are not supported")
-        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
-            raise ValueError(f"seed is {self.seed}: it must be from -2**63 to 2**64 - 1; None and -1 draw one")
+        for name, kind in (("output_kind", RequestOutputKind), ("repetition_detection", RepetitionDetectionParams)):
+            value = getattr(self, name)
+            if not isinstance(value, kind) and (value is not None or name == "output_kind"):
+                raise ValueError(f"{name} is {value!r}: it must be a {kind.__name__}")
         structure = self.structured_outputs
         if structure is not None and not isinstance(structure, StructuredOutputsParams):
             raise TypeError(f"structured_outputs is a {type(structure).__name__}: it must be a StructuredOutputsParams")
-        cut = self.truncate_prompt_tokens
-        if cut is not None and cut != -1 and cut < 1:
-            raise ValueError(f"truncate_prompt_tokens is {cut}: it must be -1, for what fits, or at least 1")
         for name, (nothing, instead) in _REFUSED.items():
             asked = getattr(self, name)
             if asked is not nothing and asked not in ([], {}):
                 raise ValueError(f"{name} is not supported: {instead}")
+
+    def _check_lists(self) -> None:
+        texts("stop", [self.stop] if isinstance(self.stop, str) else self.stop)
+        texts("bad_words", self.bad_words)
+        token_ids("stop_token_ids", self.stop_token_ids)
+        token_ids("allowed_token_ids", self.allowed_token_ids)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise ValueError("allowed_token_ids is empty: nothing could be chosen")
+        if not isinstance(self.logit_bias, Mapping | None):
+            raise ValueError(f"logit_bias is {self.logit_bias!r}: it must be a dict of token ids and numbers")
+        token_ids("logit_bias", self.logit_bias)
+        for token, bias in (self.logit_bias or {}).items():
+            Number(-100, 100).check(f"logit_bias of token {token}", bias)
 
     def __repr__(self) -> str:
         """What differs from the defaults."""
@@ -183,7 +255,7 @@ class SamplingParams:
             keep = max(1, max_model_len - (self.max_tokens or 1))
         return prompt[-keep:]
 
-    def _sampling(self, choice: int) -> _engine.Sampling:
+    def _sampling(self, choice: int, drawn: int | None) -> _engine.Sampling:
         sampling = _engine.Sampling()
         sampling.temperature = self.temperature
         sampling.top_p = self.top_p
@@ -193,28 +265,33 @@ class SamplingParams:
         sampling.presence_penalty = self.presence_penalty
         sampling.frequency_penalty = self.frequency_penalty
         sampling.logit_bias = list((self.logit_bias or {}).items())
-        if self.seed is not None and self.seed != -1:
-            sampling.seed = self.seed % 2**64  # of a negative one the bits
+        seed = drawn if self.seed in (None, -1) else self.seed
+        if seed is not None:
+            sampling.seed = seed % 2**64  # of a negative one the bits
         sampling.choice_index = choice
         sampling.logprobs = -1 if self.logprobs is None else self.logprobs
         return sampling
 
-    def _requests(self, engine: _engine.Engine, prompt: Prepared) -> list[_engine.Request]:
-        """One for each answer."""
+    def _requests(
+        self, engine: _engine.Engine, prompt: Prepared, drawn_seed: int | None = None
+    ) -> list[_engine.Request]:
+        """One for each answer. `drawn_seed`: where this has none; None: the engine draws one."""
         # What is cached is not read where nobody has left anything; the answers to one prompt share it all the same.
         namespace = uuid.uuid4().hex if self.skip_reading_prefix_cache else prompt.cache_salt
-        requests = [self._request(engine, prompt, choice) for choice in range(self.n)]
+        requests = [self._request(engine, prompt, choice, drawn_seed) for choice in range(self.n)]
         for request in requests:
             request.cache_namespace = namespace
         return requests
 
-    def _request(self, engine: _engine.Engine, prompt: Prepared, choice: int) -> _engine.Request:
+    def _request(
+        self, engine: _engine.Engine, prompt: Prepared, choice: int, drawn_seed: int | None
+    ) -> _engine.Request:
         request = _engine.Request()
         request.prompt = prompt.ids
         if prompt.continued:
             request.continue_text()
         request.shares_prompt = self.n > 1
-        request.sampling = self._sampling(choice)
+        request.sampling = self._sampling(choice, drawn_seed)
         request.max_tokens = -1 if self.max_tokens is None else self.max_tokens
         request.min_tokens = self.min_tokens
         request.ignore_eos = self.ignore_eos
@@ -232,8 +309,6 @@ class SamplingParams:
     def _restrict(self, engine: _engine.Engine, request: _engine.Request) -> None:
         """Which tokens may be chosen, beside structured outputs."""
         if self.allowed_token_ids is not None:
-            if not self.allowed_token_ids:
-                raise ValueError("allowed_token_ids is empty: nothing could be chosen")
             request.allowed_tokens = sorted(set(self.allowed_token_ids))
         request.bad_words = [ids for word in self.bad_words or [] for ids in _bad_word(engine, word)]
         rule = self.repetition_detection
@@ -253,10 +328,6 @@ def _bad_word(engine: _engine.Engine, word: str) -> list[list[int]]:
 
 
 def _repetition(rule: RepetitionDetectionParams) -> _engine.RepetitionDetection:
-    if rule.min_pattern_size > rule.max_pattern_size:
-        raise ValueError("repetition_detection: min_pattern_size must not be above max_pattern_size")
-    if rule.min_count < 2:
-        raise ValueError("repetition_detection: min_count must be at least 2: a pattern repeats from then on")
     result = _engine.RepetitionDetection()
     result.min_size = max(1, rule.min_pattern_size)
     result.max_size, result.min_count = rule.max_pattern_size, rule.min_count
@@ -267,8 +338,6 @@ def _thinking(engine: _engine.Engine, tokens: int, prompt: list[int]) -> _engine
     begin, end = engine.encode("<think>", False), engine.encode("</think>", False)
     if len(begin) != 1 or len(end) != 1:
         raise ValueError("thinking_token_budget needs a model that thinks between the tokens <think> and </think>")
-    if tokens < 0:
-        raise ValueError(f"thinking_token_budget is {tokens}: it must be at least 0")
     result = _engine.ThinkingBudget()
     result.tokens, result.begin, result.end = tokens, begin[0], end[0]
     # Some templates begin the thoughts: the prompt's last marker says whether they are open.

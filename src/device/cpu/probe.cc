@@ -16,17 +16,17 @@
 namespace volley {
 namespace {
 
-constexpr int kReadPasses = 8, kFlopPasses = 20;  // the best counts: other programs disturb
+constexpr int kReadPasses = 8, kFlopPasses = 20;  // the best pass counts, because other programs disturb
 constexpr int kIterations = 200000;               // of a flop pass: about a millisecond
 // Independent accumulators: at least latency times throughput of a multiply-add, and no more than there are registers.
 constexpr int kChains = 12, kWideChains = 24;
 
-// Each takes a value that it returns a function of, so that nothing can be optimised away.
+// Each function returns a value that depends on its argument, so the compiler cannot remove the loop.
 using Read = uint64_t (*)(const uint64_t* words, int64_t count);
 using MultiplyAdd = float (*)(float x);
 
 struct FlopKernel {
-  MultiplyAdd run = nullptr;  // null: the CPU has none
+  MultiplyAdd run = nullptr;  // null: the CPU has no such instruction
   int chains = 0;
   int flops = 0;  // of a chain's step
 };
@@ -142,8 +142,8 @@ FlopKernel bf16_kernel() {
 
 #endif
 
-// Seconds until `body` has run for each part. The pool's threads are awake: starting some would count. A pass in which
-// one comes late takes longer, and of all passes the best counts.
+// Seconds until `body` has run for each part. The pool's threads are awake already, so their start is not measured. A
+// pass with a late thread takes longer; the best pass counts.
 double timed(ThreadPool& pool, const std::function<void(int64_t)>& body) {
   const auto begin = std::chrono::steady_clock::now();
   pool.parallel_for(pool.threads(), [&](int64_t i, int) { body(i); });

@@ -10,10 +10,10 @@ std::atomic<const std::function<void()>*> g_work_hook{nullptr};
 
 constexpr uint64_t kTasksMask = 0xffffffffu;
 
-// Waiting goes in three steps. Pauses first, some 5 µs: longer than the work between two regions of a step. Then offers
-// of the core to others, some 50 µs more: where two of the pool's threads must share a core, because something else has
-// the other one, the waiting one would otherwise keep the working one from it (a region took 187 µs that way). Workers
-// then sleep; the thread that started the region goes on offering.
+// Waiting has three steps. First the thread pauses for some 5 µs, which is longer than the work between two regions of
+// a step. Then it yields its core for some 50 µs more: if another program makes two of the pool's threads share a core,
+// the waiting one would otherwise block the working one (a region took 187 µs that way). Workers then sleep; the thread
+// that started the region keeps yielding.
 constexpr int kPauses = 256;
 constexpr int kYields = 128;
 
@@ -62,8 +62,8 @@ void ThreadPool::stop() {
   for (auto& worker : workers_) worker.join();
 }
 
-// A worker that the system has taken off its core does not hold a region up unless it took a task: the region ends when
-// the tasks are done, not when every worker has looked.
+// A worker that the system has descheduled does not delay a region unless it took a task: the region ends when the
+// tasks are done, not when every worker has looked.
 void ThreadPool::run(int64_t tasks, void* context, TaskFn fn) {
   VOLLEY_CHECK_LE(tasks, static_cast<int64_t>(kTasksMask));
   if (const auto* hook = g_work_hook.load(std::memory_order_acquire)) (*hook)();
@@ -85,8 +85,8 @@ void ThreadPool::run(int64_t tasks, void* context, TaskFn fn) {
   }
 }
 
-// Runs tasks until none is left; whether it ran any. The region's number in region_ keeps a thread that was slow
-// between its look and its exchange from taking a task of a later region by mistake.
+// Runs tasks until none is left; returns whether it ran any. The region's number in region_ keeps a thread that was
+// slow between its look and its exchange from taking a task of a later region by mistake.
 bool ThreadPool::take_tasks(int worker) {
   int64_t ran = 0;
   uint64_t region = region_.load(std::memory_order_acquire);

@@ -1,5 +1,5 @@
 // The CPU kernels' threads. A step of a small model is some fifty parallel regions of a few microseconds each, so
-// workers watch for a while between regions before they sleep, and a region costs about 0.1 µs.
+// workers spin for a while between regions before they sleep. Starting a region then costs about 0.1 µs.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 
 namespace volley {
 
-// One region at a time, started by one thread (the engine's). What a task computes must not depend on which worker
-// runs it.
+// One region at a time, started by one thread (the engine's). A task's result must not depend on the worker that runs
+// it.
 class ThreadPool {
  public:
   // The calling thread included; >= 1. Throws std::system_error when the system gives no more threads.
@@ -24,8 +24,8 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Runs f(task, worker) for every task in [0, tasks), and returns when all are done. Tasks are handed out one by one
-  // to whoever is free; worker is in [0, threads()).
+  // Runs f(task, worker) for every task in [0, tasks), and returns when all are done. Free threads take tasks one by
+  // one; worker is in [0, threads()).
   template <typename F>
   void parallel_for(int64_t tasks, F&& f) {
     if (tasks <= 1 || workers_.empty()) {
@@ -46,8 +46,8 @@ class ThreadPool {
   bool take_tasks(int worker);
 
   std::vector<std::thread> workers_;
-  // The region in flight: its number in the upper half, the tasks nobody has taken yet in the lower. Whoever takes one
-  // keeps the region in flight until it is done, so what it reads below belongs to that region.
+  // The region in flight: its number in the upper half, the number of tasks not yet taken in the lower. A thread that
+  // takes a task keeps the region in flight until the task is done, so the members below belong to that region.
   alignas(64) std::atomic<uint64_t> region_{0};
   std::atomic<TaskFn> fn_{nullptr};
   std::atomic<void*> context_{nullptr};

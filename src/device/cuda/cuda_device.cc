@@ -16,8 +16,8 @@ Error cuda_error(cudaError_t error, const std::string& what) {
           what + ": " + cudaGetErrorString(error) + "."};
 }
 
-// A ring of pinned pieces for edits of device state: a piece is reused when kPieces others have gone after it, which is
-// long after its copy.
+// A ring of pinned pieces for edits of device state: a piece is reused after kPieces - 1 other uploads, which is
+// usually long after its copy has ended.
 class SmallUploads {
  public:
   ~SmallUploads() {
@@ -127,7 +127,7 @@ class CudaDevice final : public Device {
     return Buffer(p, size, [](void* data, size_t) { cudaFree(data); });
   }
 
-  // Each thread has a current GPU of its own, the first one to begin with.
+  // Each thread has a current GPU of its own, at first GPU 0.
   void attach_thread() override { VOLLEY_CUDA_CHECK(cudaSetDevice(ordinal_)); }
 
   Result<Buffer> allocate_host(size_t bytes) override {
@@ -180,11 +180,11 @@ class CudaDevice final : public Device {
   std::string name() const override { return name_; }
 
  private:
-  // What an allocation returned. A fault from before shows at every call, and is no lack of memory.
+  // The result of an allocation. An earlier fault of the device shows at every call, and does not mean lack of memory.
   bool has_memory(cudaError_t error) const {
     if (error == cudaSuccess) return true;
     const cudaError_t before = cudaStreamQuery(stream_handle_);
-    cudaGetLastError();  // an allocation that failed must not fail the next launch's check
+    cudaGetLastError();  // clears the error, which would otherwise fail the next launch's check
     if (before != cudaSuccess && before != cudaErrorNotReady) {
       cuda::throw_fault(__FILE__, __LINE__, "cudaStreamQuery", before);
     }
@@ -193,7 +193,7 @@ class CudaDevice final : public Device {
 
   int ordinal_ = 0;
   cudaStream_t stream_handle_ = nullptr;
-  cudaStream_t recording_ = nullptr;  // graphs are recorded here, and run on the other
+  cudaStream_t recording_ = nullptr;  // graphs are recorded on this stream, and run on the other
   const GpuInfo gpu_;
   Stream stream_{nullptr, GpuInfo{}};
   Staging staging_;
@@ -235,7 +235,7 @@ Result<GpuFacts> examine_cuda_device(int ordinal) {
 }
 
 void release_cuda_device(int ordinal) {
-  if (cudaSetDevice(ordinal) == cudaSuccess) (void)cudaDeviceReset();  // who cannot be reset has failed
+  if (cudaSetDevice(ordinal) == cudaSuccess) (void)cudaDeviceReset();  // a GPU that cannot be reset has failed
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {

@@ -1,5 +1,5 @@
-// Protects: memory of a GPU is zeroed and aligned, uploads of any size arrive whole, what cannot be had is refused with
-// a sentence. Skipped without a GPU, but for the refusal.
+// Protects: memory of a GPU is zeroed and aligned, uploads of any size arrive whole, and requests that cannot be met
+// are refused with a sentence. Skipped without a GPU, except for the refusals.
 #include <gtest/gtest.h>
 
 #include <vector>

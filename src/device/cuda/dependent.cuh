@@ -11,8 +11,8 @@ __device__ inline void launch_dependents() {
 #endif
 }
 
-// Returns when all kernels before this one have ended and their writes are visible. Nothing that they write may be
-// read, and nothing that they read may be written, before.
+// Returns when all kernels before this one have ended and their writes are visible. Before that, a kernel must not read
+// memory that they write, nor write memory that they read.
 __device__ inline void wait_for_predecessors() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -14,7 +14,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 enum class Kind { kWork, kMemory, kGraph };
 
 struct State {
-  std::mutex mutex;  // guards all below
+  std::mutex mutex;  // guards all variables below
   Fault fault = Fault::kRefusedWork;
   int64_t at = kNever, calls = 0;
   std::string met;
@@ -41,7 +41,7 @@ std::optional<Fault> before(Kind kind, const char* call) {
   return s.fault;
 }
 
-// What the runtime answers instead of doing it.
+// The error that the runtime returns instead of doing the call.
 std::optional<cudaError_t> refusal(Kind kind, const char* call) {
   const std::optional<Fault> fault = before(kind, call);
   if (!fault) return std::nullopt;
@@ -58,7 +58,7 @@ __global__ void trap() {
   __trap();
 }
 
-// It ends some day, so that a test that goes wrong leaves no GPU busy.
+// The kernel ends after a while, so that a failing test leaves no GPU busy.
 __global__ void spin(uint64_t nanoseconds) {
   uint64_t begin = 0, now = 0;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));

@@ -1,5 +1,5 @@
-// For tests of faults: stands between a program and the CUDA runtime, and lets one call go wrong. The linker puts it
-// there (--wrap, in src/device/CMakeLists.txt). Threads: any.
+// For tests of faults: intercepts a program's calls of the CUDA runtime and makes one of them fail. The linker inserts
+// it (--wrap, in src/device/CMakeLists.txt). Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ enum class Fault {
   kRefusedWork,
   kLostDevice,
   kNoMemory,  // the n-th allocation, of the GPU's or of pinned memory, is refused
-  // A kernel in front of the n-th graph does it. The process can use its GPU no more.
+  // A kernel in front of the n-th graph fails. The process can no longer use its GPU.
   kIllegalAccess,
   kTrap,
   kHang,  // for kHangSeconds
@@ -20,11 +20,11 @@ enum class Fault {
 
 inline constexpr int kHangSeconds = 30;
 
-// From the next call on; n: 1 is the next one that the fault can meet. What was injected before is forgotten.
+// Takes effect from the next call on; n = 1 is the next call that the fault can affect. Replaces earlier injections.
 void inject(Fault fault, int64_t n);
 
-int64_t calls();          // that the fault could meet, since inject()
-std::string met();        // the first call that it met; empty: none yet
-void inject_no_longer();  // calls go on to be counted
+int64_t calls();          // calls that the fault could affect, since inject()
+std::string met();        // the first call that it affected; empty: none yet
+void inject_no_longer();  // calls are still counted
 
 }  // namespace volley::cuda

@@ -15,8 +15,15 @@ __device__ inline uint32_t shared_address(const void* p) {
 
 // --- Transaction barriers (mbarrier) ---
 
-__device__ inline void barrier_init(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+// A barrier in shared memory, by a pointer or by its address there.
+struct Barrier {
+  uint32_t address;
+  __device__ Barrier(uint32_t of_shared) : address(of_shared) {}
+  __device__ Barrier(uint64_t* barrier) : address(shared_address(barrier)) {}
+};
+
+__device__ inline void barrier_init(Barrier barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier.address), "r"(arrivals) : "memory");
 }
 
 // Makes initialised barriers visible to the copy engine and to the other blocks of the cluster.
@@ -24,51 +31,40 @@ __device__ inline void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-__device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
+__device__ inline void barrier_expect(Barrier barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier.address), "r"(bytes) : "memory");
 }
 
-// These also take what shared_address() gave for a barrier.
-__device__ inline void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ inline void barrier_arrive(uint64_t* barrier) {
-  barrier_arrive(shared_address(barrier));
+__device__ inline void barrier_arrive(Barrier barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier.address) : "memory");
 }
 
 // On the barrier at the same place in block `rank` of the cluster.
-__device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+__device__ inline void barrier_arrive_at(Barrier barrier, uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-      "}\n" ::"r"(barrier),
+      "}\n" ::"r"(barrier.address),
       "r"(rank)
       : "memory");
 }
-__device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
-  barrier_arrive_at(shared_address(barrier), rank);
-}
 
-__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+__device__ inline void barrier_wait(Barrier barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}\n" ::"r"(barrier),
+      "}\n" ::"r"(barrier.address),
       "r"(parity)
       : "memory");
 }
-__device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
-  barrier_wait(shared_address(barrier), parity);
-}
 
 // Whether a wait would end at once.
-__device__ inline bool barrier_ready(uint32_t barrier, uint32_t parity) {
+__device__ inline bool barrier_ready(Barrier barrier, uint32_t parity) {
   uint32_t ready;
   asm volatile(
       "{\n"
@@ -77,39 +73,38 @@ __device__ inline bool barrier_ready(uint32_t barrier, uint32_t parity) {
       "selp.u32 %0, 1, 0, done;\n"
       "}\n"
       : "=r"(ready)
-      : "r"(barrier), "r"(parity)
+      : "r"(barrier.address), "r"(parity)
       : "memory");
   return ready != 0;
 }
-__device__ inline bool barrier_ready(uint64_t* barrier, uint32_t parity) {
-  return barrier_ready(shared_address(barrier), parity);
+
+// This thread arrives when all 16-byte copies (cp.async) that it has issued are done.
+__device__ inline void barrier_arrive_after_copies(Barrier barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address) : "memory");
 }
 
-// This thread arrives when all copies of 16 bytes (cp.async) that it has asked for are done.
-__device__ inline void barrier_arrive_after_copies(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-// What threads wrote to shared memory, and this one knows of, is seen by the matrix unit and the copy engine from here.
+// Makes shared-memory writes of threads, which this one has synchronised with, visible to the matrix unit and the copy
+// engine.
 __device__ inline void shared_writes_to_units() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // --- Memory that other blocks write ---
 
-// What another thread wrote before it released a change of *p that shows here is seen after this.
+// Reads *p with acquire: writes that another thread made before it released this value are visible afterwards.
 __device__ inline uint64_t load_acquire(const uint64_t* p) {
   uint64_t v;
   asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
 
-// Adds to *p, and those who see it see what this thread wrote before, or knew of by a barrier.
+// Adds to *p with release: threads that acquire the new value see all writes that this thread made, or acquired,
+// before.
 __device__ inline void add_release(uint64_t* p, uint64_t x) {
   asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
 }
 
-// Sets bits of *p, or clears those that are not in `bits`. Both return what was there, and both acquire and release.
+// Sets bits of *p, or clears those that are not in `bits`. Both return the old value, with acquire and release.
 __device__ inline uint64_t fetch_or(uint64_t* p, uint64_t bits) {
   uint64_t v;
   asm volatile("atom.acq_rel.gpu.global.or.b64 %0, [%1], %2;" : "=l"(v) : "l"(p), "l"(bits) : "memory");
@@ -123,7 +118,7 @@ __device__ inline uint64_t fetch_and(uint64_t* p, uint64_t bits) {
 
 // --- Bulk copies, global to shared memory of this block ---
 
-// What the L2 cache does with lines that a copy brings in.
+// How the L2 cache treats lines that a copy loads.
 __device__ inline uint64_t l2_evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -159,7 +154,7 @@ __device__ inline void bulk_copy_to_both(void* to, const void* from, uint32_t by
       : "memory");
 }
 
-// The box of a two-dimensional tensor map whose corner is (column, row); what lies outside the tensor reads as zero.
+// The box of a two-dimensional tensor map whose corner is (column, row); elements outside the tensor read as zero.
 __device__ inline void tensor_copy(void* to, const CUtensorMap* map, int column, int row, uint64_t* barrier,
                                    uint64_t policy) {
   asm volatile(
@@ -189,7 +184,8 @@ __device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
 
 // --- Registers ---
 
-// What each thread of this warpgroup may hold from here on; all its warps call it. A multiple of 8.
+// The number of registers that each thread of this warpgroup may use from here on; all its warps call it. A multiple of
+// 8.
 template <int kCount>
 __device__ inline void registers_grow_to() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
@@ -201,11 +197,12 @@ __device__ inline void registers_shrink_to() {
 
 // --- Clusters ---
 
-// Threads that have ended count as arrived. What a thread wrote before it arrived is seen by all after they waited.
+// Threads that have ended count as arrived. Writes of a thread before it arrived are visible to all threads after they
+// waited.
 __device__ inline void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-// The same for a thread of which nobody reads anything: it costs no wait for memory.
+// The same for a thread whose writes no other thread reads: this arrival waits for no memory.
 __device__ inline void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -217,13 +214,13 @@ __device__ inline void cluster_sync() {
   cluster_wait();
 }
 
-// The address, among all shared memory of the cluster, of the place of `p` in block `rank`; and what lies there.
+// The address, in the cluster's shared memory, of the place of `p` in block `rank`; and the value there.
 __device__ inline uint32_t shared_address_in(const void* p, uint32_t rank) {
   uint32_t address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
   return address;
 }
-__device__ inline float4 load_shared_in(uint32_t address) {  // where no instruction of this thread stores
+__device__ inline float4 load_shared_in(uint32_t address) {  // no instruction of this thread stores there
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)

@@ -1,5 +1,5 @@
-// What every CUDA source file shares: checked calls and one way to launch a kernel. Only .cu files and the CUDA parts
-// of device/ include it.
+// Helpers of every CUDA source file: checked calls and one way to launch a kernel. Only .cu files and the CUDA parts of
+// device/ include this.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 #include "device/device.h"
 #include "device/fault.h"
 
-// A CUDA call that can only fail by our mistake, or by a fault of the device that nothing can mend: DeviceFault.
+// A CUDA call that can fail only by a bug of ours, or by a fault of the device that cannot be repaired: DeviceFault.
 #define VOLLEY_CUDA_CHECK(call)                                                                            \
   do {                                                                                                     \
     const cudaError_t volley_error = (call);                                                               \
@@ -26,6 +26,11 @@ namespace volley::cuda {
 
 inline cudaStream_t native(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.native());
+}
+
+// The size of a grid or of a block.
+inline dim3 dims(int64_t x, int64_t y = 1, int64_t z = 1) {
+  return {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
 }
 
 struct Launch {
@@ -62,7 +67,7 @@ void launch(void (*kernel)(Parameters...), const Launch& how, const Stream& stre
     a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     a.val.programmaticStreamSerializationAllowed = 1;
   }
-  // From 48 KB on, what the kernel has by itself included, and no kernel has 32 KB.
+  // From 48 KB on, including the kernel's static shared memory, of which no kernel has 32 KB.
   if (how.shared_bytes > 16 << 10) {
     VOLLEY_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                            cudaFuncAttributeMaxDynamicSharedMemorySize,

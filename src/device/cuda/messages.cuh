@@ -1,15 +1,15 @@
-// Floats that are messages: a GPU stores one into another's memory, where it takes the place of kEmpty, and whoever
-// looks there knows by that alone that it has come (comm/peer_kernels.cuh).
+// Floats that are messages: a GPU stores one into another GPU's memory, over the value kEmpty, and the reader knows by
+// that alone that it has arrived (comm/peer_kernels.cuh).
 #pragma once
 
 #include <cstdint>
 
 namespace volley::cuda {
 
-// A NaN that no arithmetic gives; who has to send it sends the other one.
+// A NaN that no arithmetic gives; a sender that would have to send it sends another NaN instead.
 inline constexpr uint32_t kEmpty = 0xffffffff, kOtherNan = 0x7fffffff;
 
-// What a thread moves at once: 1 float, 2 or 4.
+// The floats that a thread moves at once: 1, 2 or 4.
 template <int V>
 struct Pack {
   uint32_t bits[V];

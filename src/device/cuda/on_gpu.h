@@ -1,4 +1,4 @@
-// Another GPU than the calling thread's, for a scope. Errors show at the next call that matters.
+// Makes another GPU current for the calling thread during a scope. Errors show at the next call that matters.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -8,7 +8,7 @@ namespace volley {
 namespace {
 
 constexpr int kThreads = 512, kPasses = 5;
-constexpr int kBlocksEach[] = {4, 8, 16};  // of a processor: which reads fastest differs from GPU to GPU
+constexpr int kBlocksEach[] = {4, 8, 16};  // blocks of a multiprocessor: the fastest number differs from GPU to GPU
 
 // Writes one word if the sum is a value that zeroed memory cannot have, so that no load can be left out.
 __global__ void __launch_bounds__(kThreads) read_kernel(const uint4* words, int64_t count, uint32_t* out) {

@@ -40,14 +40,14 @@ __device__ inline void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps reads and writes of sums by other instructions where they are: behind a wait, or before products begin.
+// Keeps reads and writes of sums by other instructions in place: after a wait, or before products begin.
 template <int N>
 __device__ inline void sums_settle(float (&d)[N]) {
 #pragma unroll
   for (float& sum : d) asm volatile("" : "+f"(sum)::"memory");
 }
 
-// What the matrix unit multiplies, 32 bytes of k at a time.
+// The types that the matrix unit multiplies, 32 bytes of k at a time.
 enum class Operand { kBF16, kE4M3 };
 
 // One instruction, N = 8, 16, 32, 64, 96, 128, 160, 192, 224 or 256.
@@ -56,7 +56,7 @@ struct Product;
 
 #define VOLLEY_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define VOLLEY_D16(i) VOLLEY_D4(i), VOLLEY_D4(i + 4), VOLLEY_D4(i + 8), VOLLEY_D4(i + 12)
-// SUMS: their numbers among the operands; A and B: the numbers of the descriptors; ADDS: that of whether D is added to;
+// SUMS: the operand numbers of the sums; A and B: those of the descriptors; ADDS: that of the flag whether D is added;
 // then the sums themselves.
 #define VOLLEY_PRODUCT(N, SUMS, A, B, ADDS, ...)                                                                      \
   template <>                                                                                                         \
@@ -125,8 +125,8 @@ constexpr int largest_product(int n, int limit) {
 }
 
 // N any multiple of 8 up to 256, as a few instructions of at most kLimit: the largest first. `b` covers all N rows. A
-// kernel that starts with fewer registers than an instruction's sums does not assemble: hence the limit. Unless it
-// adds, the products take the place of what D held.
+// kernel that starts with fewer registers than an instruction's sums does not assemble: hence the limit. Without
+// adding, the products replace the content of D.
 template <int N, int kLimit = 256, Operand kOperand = Operand::kBF16, bool kAdds = true>
 __device__ inline void multiply(float* d, uint64_t a, uint64_t b) {
   constexpr int kPiece = largest_product(N, kLimit);

@@ -1,5 +1,5 @@
-// The way of weights to a GPU: through two pinned pieces of host memory. While the copy engine reads one, several
-// threads fill the other: one thread that copies out of a mapped file takes half as long again.
+// Uploads weights to a GPU through two pinned pieces of host memory. While the copy engine reads one, several threads
+// fill the other: a single thread that copies out of a mapped file takes half as long again.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -67,7 +67,7 @@ class Staging {
     });
   }
 
-  // Where the system gives no more threads, the caller alone.
+  // If the system gives no more threads, the caller works alone.
   static std::unique_ptr<ThreadPool> make_readers() {
     try {
       return std::make_unique<ThreadPool>(std::min(kThreads, usable_cores()));

@@ -1,7 +1,13 @@
-#include "model/ffn/experts.h"
-
+// A mixture of SwiGLU networks: a router chooses top_k experts a row, and their outputs are added with the router's
+// weights, in the order of their scores; then comes the output of the shared expert, if there is one, which every row
+// goes through.
+//
+// With Pass::exchange, replicas share the rows of a layer: each routes its own rows, sends them to the replicas of the
+// chosen experts, and gets the experts' outputs back unweighted. Each row's sum is then added on the row's own replica,
+// in the order of its scores, so it has the same bits as without other replicas.
 #include <algorithm>
 
+#include "model/pass.h"
 #include "model/shard.h"
 #include "ops/grouped_linear/experts.h"
 #include "ops/router/route_rows.h"
@@ -9,21 +15,43 @@
 
 namespace volley::model {
 
-Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const std::string& prefix,
-                                                     const Setup& setup) {
-  VOLLEY_RETURN_IF_ERROR(ops::check_router(setup.spec.router));
-  auto block = std::make_unique<ExpertsBlock>();
-  block->setup_ = setup;
-  VOLLEY_ASSIGN(block->router_, loader.linear(prefix + "router"));
-  VOLLEY_ASSIGN(block->gate_up_, loader.experts(prefix + "experts_gate_up"));
-  VOLLEY_ASSIGN(block->down_, loader.experts(prefix + "experts_down"));
-  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "router_bias", block->router_bias_));
-  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "experts_gate_up_bias", block->gate_up_bias_));
-  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "experts_down_bias", block->down_bias_));
-  if (setup.spec.shared_inner > 0) {
-    VOLLEY_ASSIGN(block->shared_gate_, loader.linear(prefix + "shared_gate"));
-    VOLLEY_ASSIGN(block->shared_gate_up_, loader.linear(prefix + "shared_gate_up"));
-    VOLLEY_ASSIGN(block->shared_down_, loader.linear(prefix + "shared_down"));
+namespace {
+
+class ExpertsBlock final : public PlacedBlock<Experts> {
+ public:
+  using PlacedBlock::PlacedBlock;
+  static Result<std::unique_ptr<FfnBlock>> load(WeightLoader& loader, const Experts& spec, const BlockSetup& setup);
+
+  const ops::LinearWeight& input_weight() const override { return router_; }
+  void run(Pass& pass, const ops::Input& h, const Residual& x) const override;
+
+ private:
+  ops::RouteCall route_call(const Pass& pass) const;
+  ops::EndKind activation_end() const;
+  ops::Routing take_own_routing(Pass& pass) const;
+  void run_with_others(Pass& pass, const ops::Input& h, TensorView x) const;
+  void add_shared(Pass& pass, const ops::Input& h, const Residual& x) const;
+
+  ops::LinearWeight router_;
+  ops::ExpertWeights gate_up_, down_;
+  Vector router_bias_, gate_up_bias_, down_bias_;                 // where there are biases
+  ops::LinearWeight shared_gate_, shared_gate_up_, shared_down_;  // where there is a shared expert
+};
+
+Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const Experts& spec,
+                                                     const BlockSetup& setup) {
+  VOLLEY_RETURN_IF_ERROR(ops::check_router(spec.router));
+  auto block = std::make_unique<ExpertsBlock>(spec, setup);
+  VOLLEY_ASSIGN(block->router_, loader.linear(setup.prefix + "router"));
+  VOLLEY_ASSIGN(block->gate_up_, loader.experts(setup.prefix + "experts_gate_up"));
+  VOLLEY_ASSIGN(block->down_, loader.experts(setup.prefix + "experts_down"));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "router_bias", block->router_bias_));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "experts_gate_up_bias", block->gate_up_bias_));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "experts_down_bias", block->down_bias_));
+  if (spec.shared_inner > 0) {
+    VOLLEY_ASSIGN(block->shared_gate_, loader.linear(setup.prefix + "shared_gate"));
+    VOLLEY_ASSIGN(block->shared_gate_up_, loader.linear(setup.prefix + "shared_gate_up"));
+    VOLLEY_ASSIGN(block->shared_down_, loader.linear(setup.prefix + "shared_down"));
   }
   return std::unique_ptr<FfnBlock>(std::move(block));
 }
@@ -40,12 +68,12 @@ ops::RouteCall ExpertsBlock::route_call(const Pass& pass) const {
 }
 
 ops::EndKind ExpertsBlock::activation_end() const {
-  return setup_.spec.clamp.limit > 0 ? ops::EndKind::kClampedSwiGlu : ops::EndKind::kSwiGlu;
+  return spec_.clamp.limit > 0 ? ops::EndKind::kClampedSwiGlu : ops::EndKind::kSwiGlu;
 }
 
-// For the rows that the pass has.
+// Exists only for the rows of the pass.
 ops::Routing ExpertsBlock::take_own_routing(Pass& pass) const {
-  const ops::RouterRule& rule = setup_.spec.router;
+  const ops::RouterRule& rule = spec_.router;
   const int64_t rows = pass.rows.rows;
   ops::Routing routing = ops::take_routing(pass.scratch, rule, rows);
   if (pass.routing.chosen.data != nullptr) {
@@ -56,48 +84,48 @@ ops::Routing ExpertsBlock::take_own_routing(Pass& pass) const {
 
 void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
   if (pass.exchange != nullptr) {
-    VOLLEY_CHECK(!x.in_parts());
+    VOLLEY_CHECK(!x.is_shared());
     return run_with_others(pass, h, x.x);
   }
-  const ops::RouterRule& rule = setup_.spec.router;
+  const ops::RouterRule& rule = spec_.router;
   const int64_t rows = pass.rows.rows, entries = rows * rule.top_k;
   ArenaScope scope(pass.scratch);
   const ops::Routing routing = take_own_routing(pass);
   ops::RouteCall call = route_call(pass);
-  call.touched_total = setup_.counts ? pass.routing.touched_total : nullptr;
-  const bool gain = ops::experts_gain_from_counters(rule, setup_.spec.inner, rows);
+  call.touched_total = pass.routing.touched_total;
+  const bool gain = ops::experts_gain_from_counters(rule, spec_.inner, rows);
   const int64_t counters = gain ? ops::experts_counters(rule, rows) : 0;
-  // What one part of several adds begins at 0, as counters do.
-  const int64_t sums = x.in_parts() ? x.x.count() : 0;
+  // The addend of one rank of several begins at 0, as do counters.
+  const int64_t sums = x.is_shared() ? x.x.count() : 0;
   if (sums + counters > 0) call.zeroed = pass.scratch.take(DType::kI32, {sums + counters});
-  const Residual own = x.in_parts() ? Residual{{call.zeroed.data, DType::kF32, {rows, down_.n}}} : x;
-  // Logits are made for simulated routing, too: it takes the place of their values, not of their cost.
+  const Residual own = x.is_shared() ? Residual{{call.zeroed.data, DType::kF32, {rows, down_.n}}} : x;
+  // Logits are computed for simulated routing too: it replaces their values but keeps their cost.
   call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
   ops::route_rows(pass.stream, rule, router_, h, call, routing, pass.scratch);
   const ops::ExpertsCall ffn = {
       .gate_up = gate_up_,
       .down = down_,
       .x = h,
-      .inner = pass.scratch.take(setup_.activation, {entries, setup_.spec.inner}),
+      .inner = pass.scratch.take(setup_.numerics.activation, {entries, spec_.inner}),
       .outer = pass.scratch.take(DType::kF32, {entries, down_.n}),
       .counters = gain ? TensorView(call.zeroed.as<int32_t>() + sums, DType::kI32, {counters}) : TensorView(),
       .y = own.x,
-      .gate_up_end = {activation_end(), gate_up_bias_.view, {}, setup_.spec.clamp},
-      // Parts of an expert have one bias together.
-      .down_end = {ops::EndKind::kStore, setup_.spec.by_expert ? down_bias_.view : x.once(down_bias_.view)}};
+      .gate_up_end = {activation_end(), gate_up_bias_.view, {}, spec_.clamp},
+      // Ranks that divide an expert add its bias once among them.
+      .down_end = {ops::EndKind::kStore, spec_.by_expert ? down_bias_.view : x.once(down_bias_.view)}};
   ops::experts_ffn(pass.stream, ffn, routing);
-  if (setup_.spec.shared_inner > 0) add_shared(pass, h, own);
-  if (x.in_parts()) x.sum(pass, own.x);
+  if (spec_.shared_inner > 0) add_shared(pass, h, own);
+  if (x.is_shared()) x.sum(pass, own.x);
 }
 
-// All replicas go through the same pieces of the rows that they have together; on GPUs there is one. Between begin()
-// and the end of bring() a piece's inputs are written, between that and the meet the products of its entries, each by
-// one replica; the row's own replica reads them after that. Experts have the numbers that they have among those whose
-// weights are here: all of them, in memory that replicas share, or this replica's.
+// All replicas process the same pieces of their common rows; on GPUs there is one piece. A piece's inputs are written
+// between begin() and the end of bring(). Then, until meet(), each entry's product is written by one replica; the row's
+// own replica reads it after that. Experts are numbered among those whose weights are here: all experts, in memory that
+// replicas share, or this replica's own.
 void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x) const {
   comm::RowExchange& exchange = *pass.exchange;
-  VOLLEY_CHECK(!h.is_codes());  // inputs travel as they are
-  const ops::RouterRule& rule = setup_.spec.router;
+  VOLLEY_CHECK(!h.is_codes());  // inputs are sent as they are
+  const ops::RouterRule& rule = spec_.router;
   const int64_t rows = pass.rows.rows, top_k = rule.top_k, hidden = down_.n;
   const auto [first_expert, experts] = experts_part(rule.experts, exchange.replica(), exchange.replicas());
   const bool whole = gate_up_.experts == rule.experts;
@@ -115,7 +143,7 @@ void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x
   const comm::RowExchange::Rows there = exchange.begin(pass.stream, rows);
   const int64_t most = there.at_once;
   const TensorView chosen = exchange.common().take(DType::kI32, {most, top_k});
-  const TensorView inputs = exchange.common().take(setup_.activation, {most, hidden});
+  const TensorView inputs = exchange.common().take(setup_.numerics.activation, {most, hidden});
   const TensorView outer = exchange.common().take(DType::kF32, {most * top_k, hidden});
   for (int64_t at = 0; at < there.all; at += most) {
     const int64_t n = std::min(most, there.all - at);
@@ -130,14 +158,14 @@ void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x
       ArenaScope piece_scope(pass.scratch);
       ops::Routing routing = ops::take_routing(pass.scratch, here, n);
       routing.likely_entries = there.likely * top_k;
-      const TensorView inner = pass.scratch.take(setup_.activation, {n * top_k, setup_.spec.inner});
+      const TensorView inner = pass.scratch.take(setup_.numerics.activation, {n * top_k, spec_.inner});
       ops::ChosenRows of_all = {chosen.rows(0, n)};
       of_all.counts = exchange.counts();
       if (of_all.counts != nullptr) of_all.parts = exchange.replicas();
       ops::group_chosen(pass.stream, of_all, {first_expert, experts, whole ? 0 : first_expert}, routing,
                         pass.routing.touched_total);
       ops::grouped_linear(pass.stream, gate_up_, inputs.rows(0, n), routing, inner, {.rows = ops::GroupedRows::kIn},
-                          {activation_end(), gate_up_bias_.view, {}, setup_.spec.clamp});
+                          {activation_end(), gate_up_bias_.view, {}, spec_.clamp});
       ops::grouped_linear(pass.stream, down_, inner, routing, outer.rows(0, n * top_k),
                           {.rows = ops::GroupedRows::kOut, .routing_ready = true},
                           {ops::EndKind::kStore, down_bias_.view});
@@ -149,19 +177,26 @@ void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x
     ops::combine_experts(pass.stream, mine, outer.rows(place * top_k, count * top_k), x.rows(begin, count),
                          {exchange.shifts(), exchange.replicas(), rule.experts});
   }
-  if (setup_.spec.shared_inner > 0 && rows > 0) add_shared(pass, h, {x});
+  if (spec_.shared_inner > 0 && rows > 0) add_shared(pass, h, {x});
 }
 
-// The gate is a number a row, so it can be taken before the second product, which adds to the residual stream.
+// The gate is one number a row, so it is computed before the second product, which adds to the residual stream.
 void ExpertsBlock::add_shared(Pass& pass, const ops::Input& h, const Residual& x) const {
   ArenaScope scope(pass.scratch);
   const int64_t rows = pass.rows.rows;
   const TensorView gate = pass.scratch.take(DType::kF32, {rows, 1});
-  const TensorView inner = pass.scratch.take(setup_.activation, {rows, setup_.spec.shared_inner});
+  const TensorView inner = pass.scratch.take(setup_.numerics.activation, {rows, spec_.shared_inner});
   ops::linear(pass.stream, shared_gate_, h, gate, {}, pass.scratch);
   ops::linear(pass.stream, shared_gate_up_, h, inner, {ops::EndKind::kSwiGlu}, pass.scratch);
   ops::sigmoid_gate(pass.stream, inner, gate);
   x.add(pass, shared_down_, inner);
+}
+
+}  // namespace
+
+template <>
+Result<std::unique_ptr<FfnBlock>> load_block(WeightLoader& loader, const Experts& spec, const BlockSetup& setup) {
+  return ExpertsBlock::load(loader, spec, setup);
 }
 
 }  // namespace volley::model

@@ -1,16 +1,16 @@
-// Protects: ranks that divide a layer's experts, over many steps of few rows, in most of which some rank has nothing to
-// do: nobody waits for ever, all ranks have the same bits, from run to run and for a row alone or among others, and
-// together they are the whole layer.
+// Protects: ranks that divide a layer's experts, over many steps of few rows, in most of which some rank has no work.
+// No rank waits for ever. All ranks have the same bits, from run to run and for a row alone or among others. Together
+// they equal the whole layer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
-#include <thread>
 
 #include "base/sanitized.h"
+#include "base/threads_for_test.h"
 #include "comm/comm.h"
-#include "model/ffn/experts.h"
+#include "model/ffn/experts_for_test.h"
 #include "model/shard.h"
 
 namespace volley::model {
@@ -24,10 +24,7 @@ Decoder decoder() {
   experts.router.experts = 8, experts.router.top_k = 2;
   experts.inner = 16;
   experts.by_expert = true;
-  Decoder decoder;
-  decoder.hidden = kHidden;
-  decoder.layers = {{Attention{}, experts}};
-  return decoder;
+  return decoder_of(kHidden, experts);
 }
 
 struct Answers {
@@ -40,11 +37,8 @@ Answers run(comm::Communicator* group, const std::vector<float>& rows) {
   const int rank = group == nullptr ? 0 : group->rank(), ranks = group == nullptr ? 1 : group->ranks();
   auto device = *make_cpu_device(1);
   if (group != nullptr) VOLLEY_CHECK(group->prepare(*device).ok());
-  const auto checkpoint = weights::make_dummy_checkpoint(5);
   const std::vector<Param> list = shard(layer_params(decoder(), 0), rank, ranks);
-  const Decoder own = shard_of(decoder(), rank, ranks);
-  WeightLoader loader(*device, *checkpoint, {DType::kF32, DType::kF32}, list);
-  const auto block = *ExpertsBlock::load(loader, "layers.0.", {*own.experts(0), DType::kF32, 0});
+  const auto block = load_experts(*device, shard_of(decoder(), rank, ranks), list, DType::kF32, DType::kF32);
   Arena scratch(*device->allocate(1 << 20));
   Answers answers;
   answers.together.resize(rows.size());
@@ -71,11 +65,7 @@ Answers run(comm::Communicator* group, const std::vector<float>& rows) {
 std::vector<Answers> run_on(int ranks, const std::vector<float>& rows) {
   comm::Group group = comm::make_cpu_group(ranks);
   std::vector<Answers> answers(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] { answers[rank] = run(group[rank].get(), rows); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(ranks, [&](int rank) { answers[rank] = run(group[rank].get(), rows); });
   return answers;
 }
 

@@ -1,26 +1,27 @@
-// Protects the same as experts_replicas_test.cc does, of replicas on GPUs that each have their own experts alone: every
-// row has the bits that it has where one GPU has all experts, whatever the others bring, recorded or not.
+// Protects the same as experts_replicas_test.cc, for replicas on GPUs that each have only their own experts: every row
+// has the same bits as on one GPU with all experts, whatever the other replicas do, recorded or not.
 //
-// On one GPU all replicas are there with a stream each; else each has a GPU, and is skipped without.
+// With one GPU, each replica has a stream of its own on it; with several, each replica has a GPU. Tests without enough
+// GPUs are skipped.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <random>
-#include <thread>
 
 #include "base/environment.h"
+#include "base/threads_for_test.h"
 #include "comm/row_exchange.h"
 #include "device/dry_run.h"
-#include "model/ffn/experts.h"
+#include "model/ffn/experts_for_test.h"
 #include "model/shard.h"
 
 namespace volley::model {
 namespace {
 
-// Before the first use of CUDA: kernels that wait for one another must not share a queue of the driver, and none may be
-// loaded while others wait.
+// Runs before the first use of CUDA: kernels that wait for one another must not share a queue of the driver, and none
+// may be loaded while others wait.
 const bool kPrepared = [] {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
   load_gpu_code_early();
@@ -50,31 +51,24 @@ Decoder decoder(const Kind& kind) {
   experts.shared_inner = kind.shared_inner;
   experts.bias = kind.bias;
   if (kind.bias) experts.clamp.limit = 7;
-  Decoder decoder;
-  decoder.hidden = kind.hidden;
-  decoder.layers = {{Attention{}, experts}};
-  return decoder;
+  return decoder_of(kind.hidden, experts);
 }
 
-// A layer on a GPU, with the experts of one of the replicas, and memory for its passes: all of it is there before
-// anybody waits for anybody.
+// A layer on a GPU with the experts of one replica, and memory for its passes. Everything is allocated before any
+// replica waits for another.
 class Runner {
  public:
-  // exchange: prepared when all have been; null: the layer has all experts.
+  // exchange: prepared when all replicas are constructed; null: the layer has all experts.
   Runner(const Kind& kind, int gpu, comm::RowExchange* exchange, int replicas = 1)
       : kind_(kind), exchange_(exchange), device_(std::move(make_cuda_device(gpu)).value()) {
     const Decoder spec = decoder(kind);
-    const auto checkpoint = weights::make_dummy_checkpoint(5);
     std::vector<Param> list = layer_params(spec, 0);
     if (exchange != nullptr) list = keep_experts_of(std::move(list), exchange->replica(), replicas);
-    WeightLoader loader(*device_, *checkpoint, {kind.activation, kind.storage}, list);
-    auto block = ExpertsBlock::load(loader, "layers.0.", {*spec.experts(0), kind.activation, 0});
-    VOLLEY_CHECK_MSG(block.ok(), block.error().message);
-    block_ = std::move(*block);
+    block_ = load_experts(*device_, spec, list, kind.activation, kind.storage);
     const auto bytes = static_cast<size_t>(kMostRows * kind.hidden * 4);
     for (Buffer* buffer : {&h_, &x_, &touched_}) *buffer = std::move(device_->allocate(bytes)).value();
     host_ = std::move(device_->allocate_host(2 * bytes)).value();
-    // A dry run of the most rows, of the memory that all have in common, too.
+    // A dry run of the most rows, including those that the replicas have in common.
     const auto dry = comm::make_dry_row_exchange(exchange == nullptr ? 0 : exchange->replica(), replicas, kMostRows);
     if (exchange != nullptr) exchange_ = dry.get();
     const int64_t scratch = measure_scratch(device_->stream(), [&](Arena& arena) { enqueue(arena, kMostRows); });
@@ -87,14 +81,14 @@ class Runner {
   Device& device() { return *device_; }
   int64_t common_bytes() const { return common_bytes_; }
 
-  // As rows of a recorded pass, from now on.
+  // The rows are those of a recorded pass from now on.
   void record() {
     for (int64_t rows = 0; rows <= kMostRows; ++rows) {
       graphs_.push_back(device_->record([&] { enqueue(*scratch_, rows); }));
     }
   }
 
-  // What is added to rows of 0.
+  // What the layer adds to rows of 0.
   std::vector<float> run(const std::vector<float>& h) {
     const auto rows = std::ssize(h) / kind_.hidden;
     auto* const in = static_cast<char*>(host_.data());
@@ -147,14 +141,6 @@ class Runner {
   int64_t common_bytes_ = 0;
 };
 
-std::vector<float> row_of(const Kind& kind, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> row(static_cast<size_t>(kind.hidden));
-  for (float& v : row) v = normal(random);
-  return row;
-}
-
 struct Case {
   int replicas;
   bool one_gpu, recorded;
@@ -184,7 +170,7 @@ TEST_P(ExpertsOfGpus, GiveEveryRowTheBitsOfOne) {
     {
       Runner whole(kind, 0, nullptr);
       for (uint32_t i = 0; i < kDifferentRows; ++i) {
-        rows.push_back(row_of(kind, i));
+        rows.push_back(row_of(kind.hidden, i));
         answers.push_back(whole.run(rows.back()));
       }
       touched_by_one = whole.touched();
@@ -201,35 +187,31 @@ TEST_P(ExpertsOfGpus, GiveEveryRowTheBitsOfOne) {
         comm::RowExchange& exchange = *exchanges[static_cast<size_t>(r)];
         runners.push_back(std::make_unique<Runner>(kind, gpu(r), &exchange, replicas));
         ASSERT_TRUE(exchange.prepare(runners.back()->device()).ok());
-        if (recorded) runners.back()->record();  // before the others have come
+        if (recorded) runners.back()->record();  // before the other replicas have called
       }
-      std::vector<std::thread> threads;
-      for (int r = 0; r < replicas; ++r) {
-        threads.emplace_back([&, r] {
-          Runner& runner = *runners[static_cast<size_t>(r)];
-          runner.device().attach_thread();
-          std::minstd_rand random(static_cast<uint32_t>(r + 1));
-          bool busy = true;
-          for (int pass = 0; pass < 150; ++pass) {
-            if (random() % 8 == 0) busy = !busy;
-            const bool many = random() % 4 == 0;
-            const int64_t count = busy ? 1 + static_cast<int64_t>(random() % (many ? kMostRows : 3)) : 0;
-            std::vector<float> h, wanted;
-            for (int64_t i = 0; i < count; ++i) {
-              const size_t which = random() % kDifferentRows;
-              h.insert(h.end(), rows[which].begin(), rows[which].end());
-              wanted.insert(wanted.end(), answers[which].begin(), answers[which].end());
-            }
-            const std::vector<float> got = runner.run(h);
-            if (std::memcmp(got.data(), wanted.data(), wanted.size() * 4) == 0) continue;
-            exchanges[static_cast<size_t>(r)]->abort();
-            FAIL() << kind.name << ", replica " << r << " of " << replicas << ", pass " << pass << ", " << count
-                   << " rows";
+      on_threads(replicas, [&](int r) {
+        Runner& runner = *runners[static_cast<size_t>(r)];
+        runner.device().attach_thread();
+        std::minstd_rand random(static_cast<uint32_t>(r + 1));
+        bool busy = true;
+        for (int pass = 0; pass < 150; ++pass) {
+          if (random() % 8 == 0) busy = !busy;
+          const bool many = random() % 4 == 0;
+          const int64_t count = busy ? 1 + static_cast<int64_t>(random() % (many ? kMostRows : 3)) : 0;
+          std::vector<float> h, wanted;
+          for (int64_t i = 0; i < count; ++i) {
+            const size_t which = random() % kDifferentRows;
+            h.insert(h.end(), rows[which].begin(), rows[which].end());
+            wanted.insert(wanted.end(), answers[which].begin(), answers[which].end());
           }
-          EXPECT_NO_THROW(exchanges[static_cast<size_t>(r)]->check());
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+          const std::vector<float> got = runner.run(h);
+          if (std::memcmp(got.data(), wanted.data(), wanted.size() * 4) == 0) continue;
+          exchanges[static_cast<size_t>(r)]->abort();
+          FAIL() << kind.name << ", replica " << r << " of " << replicas << ", pass " << pass << ", " << count
+                 << " rows";
+        }
+        EXPECT_NO_THROW(exchanges[static_cast<size_t>(r)]->check());
+      });
       for (const auto& runner : runners) EXPECT_GT(runner->touched(), 0) << "it computed nothing";
       for (const auto& exchange : exchanges) exchange->abort();
     }

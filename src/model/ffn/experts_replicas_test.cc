@@ -1,5 +1,6 @@
-// Protects: replicas that divide a layer's experts, each with rows of its own or with none: every row has the bits that
-// it has where one has all experts, however many there are and whatever the others do, and nobody waits for ever.
+// Protects: replicas that divide a layer's experts, each with rows of its own or with none. Every row has the same bits
+// as on one replica with all experts, whatever the number of replicas and whatever the others do; and no replica waits
+// for ever.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,9 +9,10 @@
 #include <thread>
 
 #include "base/sanitized.h"
+#include "base/threads_for_test.h"
 #include "comm/row_exchange.h"
 #include "device/dry_run.h"
-#include "model/ffn/experts.h"
+#include "model/ffn/experts_for_test.h"
 
 namespace volley::model {
 namespace {
@@ -33,20 +35,13 @@ Decoder decoder(const Kind& kind) {
   experts.shared_inner = kind.shared_inner;
   experts.bias = kind.bias;
   if (kind.bias) experts.clamp.limit = 7;
-  Decoder decoder;
-  decoder.hidden = kHidden;
-  decoder.layers = {{Attention{}, experts}};
-  return decoder;
+  return decoder_of(kHidden, experts);
 }
 
-// Weights of a layer, which all replicas compute from.
+// A layer's weights, which all replicas use.
 struct Layer {
   explicit Layer(const Kind& kind) : kind(kind), spec(decoder(kind)), device(*make_cpu_device(1)) {
-    const auto checkpoint = weights::make_dummy_checkpoint(5);
-    const std::vector<Param> list = layer_params(spec, 0);
-    const DType storage = kind.activation;
-    WeightLoader loader(*device, *checkpoint, {storage, storage}, list);
-    block = *ExpertsBlock::load(loader, "layers.0.", {*spec.experts(0), kind.activation, 0});
+    block = load_experts(*device, spec, layer_params(spec, 0), kind.activation, kind.activation);
   }
   const Kind kind;
   const Decoder spec;
@@ -54,7 +49,7 @@ struct Layer {
   std::unique_ptr<FfnBlock> block;
 };
 
-// A replica's, or that of the only one.
+// The block of one replica, or of the only one.
 class Runner {
  public:
   Runner(const Layer& layer, comm::RowExchange* exchange)
@@ -62,7 +57,7 @@ class Runner {
     if (exchange != nullptr) VOLLEY_CHECK(exchange->prepare(*device_).ok());
   }
 
-  // What is added to rows of 0. h: [rows, hidden].
+  // What the layer adds to rows of 0. h: [rows, hidden].
   std::vector<float> run(const std::vector<float>& h) {
     const auto rows = static_cast<int32_t>(std::ssize(h) / kHidden);
     std::vector<float> in = h, x(h.size());
@@ -90,55 +85,43 @@ class Runner {
   Arena scratch_;
 };
 
-std::vector<float> row_of(uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> row(kHidden);
-  for (float& v : row) v = normal(random);
-  return row;
-}
-
 constexpr uint32_t kDifferentRows = 64;
 
 // The bits of each row, alone on the only replica.
 std::vector<std::vector<float>> answers_of(const Layer& layer) {
   Runner whole(layer, nullptr);
   std::vector<std::vector<float>> answers;
-  for (uint32_t i = 0; i < kDifferentRows; ++i) answers.push_back(whole.run(row_of(i)));
+  for (uint32_t i = 0; i < kDifferentRows; ++i) answers.push_back(whole.run(row_of(kHidden, i)));
   return answers;
 }
 
-// So many passes, in which replicas fall idle and wake at random, for stretches of random length.
+// Runs so many passes, in which replicas fall idle and wake at random, for stretches of random length.
 void check_replicas(const Layer& layer, int replicas, int64_t passes) {
   const auto answers = answers_of(layer);
   std::vector<std::vector<float>> rows;
-  for (uint32_t i = 0; i < kDifferentRows; ++i) rows.push_back(row_of(i));
+  for (uint32_t i = 0; i < kDifferentRows; ++i) rows.push_back(row_of(kHidden, i));
   auto exchanges = comm::make_row_exchanges(replicas, kMostRows, 1 << 20);
   std::vector<int64_t> idle(static_cast<size_t>(replicas)), touched(static_cast<size_t>(replicas));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < replicas; ++r) {
-    threads.emplace_back([&, r] {
-      Runner runner(layer, exchanges[static_cast<size_t>(r)].get());
-      std::minstd_rand random(static_cast<uint32_t>(r + 1));
-      bool busy = true;
-      for (int64_t pass = 0; pass < passes; ++pass) {
-        if (random() % 8 == 0) busy = !busy;
-        if (random() % 64 == 0) std::this_thread::yield();
-        const int64_t count = busy ? 1 + static_cast<int64_t>(random() % kMostRows) : 0;
-        std::vector<float> h, wanted;
-        for (int64_t i = 0; i < count; ++i) {
-          const size_t which = random() % kDifferentRows;
-          h.insert(h.end(), rows[which].begin(), rows[which].end());
-          wanted.insert(wanted.end(), answers[which].begin(), answers[which].end());
-        }
-        ASSERT_TRUE(runner.run(h) == wanted)
-            << layer.kind.name << ", replica " << r << " of " << replicas << ", pass " << pass;
-        idle[static_cast<size_t>(r)] += count == 0 ? 1 : 0;
+  on_threads(replicas, [&](int r) {
+    Runner runner(layer, exchanges[static_cast<size_t>(r)].get());
+    std::minstd_rand random(static_cast<uint32_t>(r + 1));
+    bool busy = true;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      if (random() % 8 == 0) busy = !busy;
+      if (random() % 64 == 0) std::this_thread::yield();
+      const int64_t count = busy ? 1 + static_cast<int64_t>(random() % kMostRows) : 0;
+      std::vector<float> h, wanted;
+      for (int64_t i = 0; i < count; ++i) {
+        const size_t which = random() % kDifferentRows;
+        h.insert(h.end(), rows[which].begin(), rows[which].end());
+        wanted.insert(wanted.end(), answers[which].begin(), answers[which].end());
       }
-      touched[static_cast<size_t>(r)] = runner.touched;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+      ASSERT_TRUE(runner.run(h) == wanted)
+          << layer.kind.name << ", replica " << r << " of " << replicas << ", pass " << pass;
+      idle[static_cast<size_t>(r)] += count == 0 ? 1 : 0;
+    }
+    touched[static_cast<size_t>(r)] = runner.touched;
+  });
   for (int r = 0; r < replicas; ++r) {
     EXPECT_GT(idle[static_cast<size_t>(r)], passes / 4);
     EXPECT_GT(touched[static_cast<size_t>(r)], 0) << "replica " << r << " computed nothing";
@@ -163,44 +146,36 @@ TEST(ExpertsOfReplicas, MayBeMoreThanExperts) {
   const auto answers = answers_of(layer);
   auto exchanges = comm::make_row_exchanges(11, kMostRows, 1 << 20);
   std::vector<int64_t> touched(11);
-  std::vector<std::thread> threads;
-  for (uint32_t r = 0; r < 11; ++r) {
-    threads.emplace_back([&, r] {
-      Runner runner(layer, exchanges[r].get());
-      EXPECT_TRUE(runner.run(row_of(r)) == answers[r]) << r;
-      EXPECT_TRUE(runner.run(row_of(r + 20)) == answers[r + 20]) << r;
-      touched[r] = runner.touched;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(11, [&](uint32_t r) {
+    Runner runner(layer, exchanges[r].get());
+    EXPECT_TRUE(runner.run(row_of(kHidden, r)) == answers[r]) << r;
+    EXPECT_TRUE(runner.run(row_of(kHidden, r + 20)) == answers[r + 20]) << r;
+    touched[r] = runner.touched;
+  });
   EXPECT_GE(std::ranges::count(touched, 0), 3);
 }
 
-// All that pass together touch what they would touch on one.
+// The experts that all replicas use together are those that one replica would use.
 TEST(ExpertsOfReplicas, CountWhatAllRowsTouchOnce) {
   const Layer layer(kKinds[0]);
   std::vector<float> all;
   for (uint32_t r = 0; r < 4; ++r) {
-    const auto row = row_of(r);
+    const auto row = row_of(kHidden, r);
     all.insert(all.end(), row.begin(), row.end());
   }
   Runner whole(layer, nullptr);
   whole.run(all);
   auto exchanges = comm::make_row_exchanges(4, kMostRows, 1 << 20);
   std::atomic<int64_t> touched{0};
-  std::vector<std::thread> threads;
-  for (uint32_t r = 0; r < 4; ++r) {
-    threads.emplace_back([&, r] {
-      Runner runner(layer, exchanges[r].get());
-      runner.run(row_of(r));
-      touched += runner.touched;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(4, [&](uint32_t r) {
+    Runner runner(layer, exchanges[r].get());
+    runner.run(row_of(kHidden, r));
+    touched += runner.touched;
+  });
   EXPECT_EQ(touched, whole.touched);
 }
 
-// A dry run takes what a pass may take at most, whoever has the rows: scratch memory, and common memory.
+// A dry run takes the most scratch and common memory that a pass may take, whichever replica has the rows.
 TEST(ExpertsOfReplicas, DryRunsSeeWhatRealOnesTake) {
   for (const Kind& kind : kKinds) {
     const Layer layer(kind);
@@ -219,28 +194,25 @@ TEST(ExpertsOfReplicas, DryRunsSeeWhatRealOnesTake) {
     const int64_t most = measure(kMostRows);
     EXPECT_LE(measure(0), most);
     const auto common = static_cast<int64_t>(dry->common().peak());
-    // A real layer in memory of just that size: running out of an arena is a failed CHECK.
+    // A real layer in memory of exactly that size: an arena that runs out is a failed CHECK.
     for (const auto& [first, second] : {std::pair<int64_t, int64_t>{kMostRows, 0}, {0, kMostRows}, {5, 4}, {1, 0}}) {
       auto exchanges = comm::make_row_exchanges(2, kMostRows, common);
-      std::vector<std::thread> threads;
-      for (int r = 0; r < 2; ++r) {
-        threads.emplace_back([&, r, rows = static_cast<int32_t>(r == 0 ? first : second)] {
-          const auto own = *make_cpu_device(1);
-          VOLLEY_CHECK(exchanges[static_cast<size_t>(r)]->prepare(*own).ok());
-          Arena scratch(*own->allocate(static_cast<size_t>(most)));
-          std::vector<float> h(static_cast<size_t>(rows * kHidden), 0.5f), x(h.size());
-          ops::Rows some;
-          some.rows = rows;
-          Pass pass{own->stream(), some, {}, scratch};
-          pass.exchange = exchanges[static_cast<size_t>(r)].get();
-          layer.block->run(pass, {TensorView(h.data(), kind.activation, {rows, kHidden})},
-                           {TensorView(x.data(), DType::kF32, {rows, kHidden})});
-          if (rows == kMostRows) {
-            EXPECT_EQ(static_cast<int64_t>(scratch.peak()), most) << kind.name;
-          }
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+      on_threads(2, [&](int r) {
+        const auto rows = static_cast<int32_t>(r == 0 ? first : second);
+        const auto own = *make_cpu_device(1);
+        VOLLEY_CHECK(exchanges[static_cast<size_t>(r)]->prepare(*own).ok());
+        Arena scratch(*own->allocate(static_cast<size_t>(most)));
+        std::vector<float> h(static_cast<size_t>(rows * kHidden), 0.5f), x(h.size());
+        ops::Rows some;
+        some.rows = rows;
+        Pass pass{own->stream(), some, {}, scratch};
+        pass.exchange = exchanges[static_cast<size_t>(r)].get();
+        layer.block->run(pass, {TensorView(h.data(), kind.activation, {rows, kHidden})},
+                         {TensorView(x.data(), DType::kF32, {rows, kHidden})});
+        if (rows == kMostRows) {
+          EXPECT_EQ(static_cast<int64_t>(scratch.peak()), most) << kind.name;
+        }
+      });
       if (first + second >= kMostRows) {
         EXPECT_EQ(static_cast<int64_t>(exchanges[0]->common().peak()), common) << kind.name;
       }

@@ -16,10 +16,10 @@ struct AcceptBlock {
   int32_t drafted = 0;              // k drafted tokens
   const int32_t* draft = nullptr;   // [k]
   const int32_t* choice = nullptr;  // [k + 1]: the target's choices at the drafted positions and after them
-  int32_t forced_accept = -1;   // >= 0: simulated acceptance: that many drafted tokens are taken, choices unread but
-                                // for the bonus
-  int32_t min_tokens_left = 0;  // outputs still owed before end ids may end the request
-  int32_t budget = 0;           // tokens that the request may still produce, >= 1
+  int32_t forced_accept = -1;       // >= 0: simulated acceptance: accepts so many drafted tokens; choices are read only
+                                    // for the bonus
+  int32_t min_tokens_left = 0;      // outputs still owed before end ids may end the request
+  int32_t budget = 0;               // tokens that the request may still produce, >= 1
   const int32_t* end_ids = nullptr;  // [end_count]: any of these ends the request; it is committed itself
   int32_t end_count = 0;
 };
@@ -56,7 +56,7 @@ VOLLEY_HOST_DEVICE inline AcceptResult accept_block(const AcceptBlock& block, in
   while (result.committed <= kept && result.committed < block.budget && !result.ended) {
     const int32_t i = result.committed++;
     tokens[i] = i < kept ? block.draft[i] : block.choice[kept];
-    // The token at i is the (i + 1)th from here: it may end the request when nothing is owed after the i before it.
+    // The token at i is the (i + 1)th from here: it may end the request if no output is owed after the i before it.
     result.ended = i >= block.min_tokens_left && acceptance::is_end(block, tokens[i]);
   }
   result.accepted = result.committed < kept ? result.committed : kept;

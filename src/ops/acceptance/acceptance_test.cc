@@ -168,7 +168,7 @@ TEST(Acceptance, FollowsTheTable) {
   }
 }
 
-// The rule's reason to exist: whatever is drafted, round after round commits what one-by-one decoding would.
+// The purpose of the rule: whatever is drafted, rounds commit the same tokens as one-by-one decoding.
 TEST(Acceptance, CommitsWhatPlainDecodingWould) {
   const auto target = [](int32_t position) { return (position * 7 + 3) % 11; };
   for (int wrong_every : {1, 2, 3, 5, 100}) {

@@ -1,8 +1,8 @@
-// How likely a drafted token is to be accepted, given that those before it were: from its place in the block and from
-// the drafter's confidence in it, by a table that outcomes have calibrated. A token survives when it and all before it
-// are accepted; the verify budget goes to the tokens that most likely do.
+// The probability that a drafted token is accepted, given that those before it were. It depends on the token's place in
+// the block and the drafter's confidence, by a table calibrated from outcomes. A token survives when it and all before
+// it are accepted; the verify budget goes to the tokens most likely to survive.
 //
-// Plain arithmetic, the same source for CPU and GPU. The host fits the table (spec/budget), ops/step looks things up
+// Plain arithmetic, the same source for CPU and GPU. The host fits the table (decode/budget), ops/step looks things up
 // while a round runs. Nothing here touches a request's text.
 #pragma once
 
@@ -14,10 +14,10 @@
 namespace volley::ops {
 
 struct SurvivalTable {
-  static constexpr int32_t kPositions = 16;  // of a block's drafted tokens; later ones use the last
-  static constexpr int32_t kBands = 32;      // of confidence: band b is log-odds of kLowest + b * kWidth
+  static constexpr int32_t kPositions = 16;  // positions of a block's drafted tokens; later ones use the last
+  static constexpr int32_t kBands = 32;      // bands of confidence: band b is log-odds of kLowest + b * kWidth
   static constexpr float kLowest = -8.0f, kWidth = 0.5f;
-  float log_odds[kPositions][kBands] = {};  // of acceptance, given that the tokens before were accepted
+  float log_odds[kPositions][kBands] = {};  // log-odds of acceptance, given that the tokens before were accepted
 };
 
 VOLLEY_HOST_DEVICE inline float log_odds(float probability) {
@@ -27,8 +27,8 @@ VOLLEY_HOST_DEVICE inline float log_odds(float probability) {
 }
 
 // Chance of acceptance of the drafted token at `position` (0: the first). `shift`: the request's own, in log-odds.
-// Between two bands the table is interpolated, so that of two confidences the higher one is never the less likely where
-// the table rises.
+// Between two bands the table is interpolated, so where the table rises, a higher confidence never gives a lower
+// chance.
 VOLLEY_HOST_DEVICE inline float acceptance_chance(const SurvivalTable& table, int32_t position, float confidence,
                                                   float shift) {
   const float place = (log_odds(confidence) - SurvivalTable::kLowest) / SurvivalTable::kWidth;

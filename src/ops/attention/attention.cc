@@ -1,11 +1,15 @@
 #include "ops/attention/attention.h"
 
+#include <array>
 #include <string>
 
 #include "ops/attention/attention_kernels.h"
 
 namespace volley::ops {
 namespace {
+
+constexpr std::array kBackendNames = {"auto", "wgmma", "portable", "plain"};  // in the order of AttentionBackend
+static_assert(kBackendNames.size() == static_cast<size_t>(AttentionBackend::kPlain) + 1);
 
 void check_tensors(const Rows& rows, const RowView& view, const Attention& args) {
   const KvLayer& kv = args.kv;
@@ -29,23 +33,12 @@ void check_tensors(const Rows& rows, const RowView& view, const Attention& args)
 }  // namespace
 
 const char* attention_backend_name(AttentionBackend backend) {
-  switch (backend) {
-    case AttentionBackend::kAuto:
-      return "auto";
-    case AttentionBackend::kWgmma:
-      return "wgmma";
-    case AttentionBackend::kPortable:
-      return "portable";
-    case AttentionBackend::kPlain:
-      return "plain";
-  }
-  return "";
+  return kBackendNames.at(static_cast<size_t>(backend));
 }
 
 Result<AttentionBackend> parse_attention_backend(std::string_view name) {
-  for (const AttentionBackend backend :
-       {AttentionBackend::kAuto, AttentionBackend::kWgmma, AttentionBackend::kPortable, AttentionBackend::kPlain}) {
-    if (name == attention_backend_name(backend)) return backend;
+  for (size_t i = 0; i < kBackendNames.size(); ++i) {
+    if (name == kBackendNames[i]) return static_cast<AttentionBackend>(i);
   }
   return invalid_argument("Unknown attention backend \"" + std::string(name) +
                           "\": use auto, wgmma, portable or plain.");

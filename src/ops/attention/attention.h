@@ -1,5 +1,5 @@
 // Attention of a ragged batch of rows over paged K and V, for prefill, verification (causal) and drafting
-// (bidirectional inside the block) alike: each row brings the range of cache positions that it sees (Rows, RowView).
+// (bidirectional inside the block) alike: each row has its own range of visible cache positions (Rows, RowView).
 //
 // out = softmax(q K^T * scale) V per head. Scores, sums and outputs are accumulated in fp32; with bf16 KV the
 // probabilities are rounded to bf16 before the product with V, and the sum that divides is the sum of the rounded ones,
@@ -12,7 +12,7 @@
 // output) that are merged in ascending order; within a chunk, tiles, aligned alike, are read in ascending order. On the
 // CPU a chunk is kAttentionChunk positions and its tiles kKvTile, all under the chunk's maximum; on CUDA the length of
 // a row's chunks depends on the end of its range (attention_cuda_work.cuh), tiles are 64 positions, and the maximum
-// runs along. Neither other rows nor threads nor page size nor the way the work is cut change any of that.
+// runs along. Other rows, threads, page size and the division of work change none of that.
 #pragma once
 
 #include <string_view>
@@ -22,10 +22,10 @@
 
 namespace volley::ops {
 
-// CUDA's kernels for the same function. Of each, a row's bits do not depend on the batch; wgmma and portable give the
-// same ones.
+// CUDA's kernels for the same function. In each, a row's bits do not depend on the batch; wgmma and portable give the
+// same bits.
 enum class AttentionBackend {
-  kAuto,      // the fastest that the GPU and the shape allow
+  kAuto,      // the fastest one that the GPU and the shape allow
   kWgmma,     // the matrix unit of Hopper (sm_90a); bf16 or e4m3 KV with head_dim 64, 128 or 256
   kPortable,  // warps' matrix products, on GPUs from sm_80 on; the same shapes
   kPlain,     // any dtype and head_dim; slow
@@ -33,41 +33,41 @@ enum class AttentionBackend {
 
 const char* attention_backend_name(AttentionBackend backend);  // "auto", "wgmma", "portable", "plain"
 
-// kInvalidArgument names the ones there are.
+// kInvalidArgument lists the known names.
 Result<AttentionBackend> parse_attention_backend(std::string_view name);
 
-// What runs when `asked` is asked for: on a GPU never kAuto. The CPU has no choice and stays at kAuto; `gpu` is not
-// looked at. kUnimplemented where the device or the shape of K and V does not allow it.
+// The backend that runs for the requested one; on a GPU never kAuto. The CPU has only one, stays at kAuto and ignores
+// `gpu`. kUnimplemented where the device or the shape of K and V does not allow it.
 Result<AttentionBackend> resolve_attention_backend(DeviceKind device, const GpuInfo& gpu, AttentionBackend asked,
                                                    DType kv, int32_t head_dim);
 
 inline constexpr int kAttentionChunk = 512;  // positions, on the CPU; a multiple of kKvTile
 
-// The heads of layers that share the work, and the kernel that does it.
+// The heads of layers that share a plan, and the kernel that runs it.
 struct HeadShape {
   int32_t heads = 0;  // a multiple of kv_heads: heads are grouped in order (GQA)
   int32_t kv_heads = 0, head_dim = 0;
   DType dtype = DType::kBF16;
-  AttentionBackend backend = AttentionBackend::kAuto;  // CUDA; one that resolve_attention_backend() allows
-  // CUDA: attention's blocks are as many as so many multiprocessors hold, so that another kernel finds room beside
-  // them. 0: as many as there are. It does not change a result. The plain kernel does not look at it.
+  AttentionBackend backend = AttentionBackend::kAuto;  // CUDA; a backend that resolve_attention_backend() allows
+  // CUDA: attention uses as many blocks as so many multiprocessors hold, so that another kernel finds room beside them.
+  // 0: all multiprocessors. No effect on results, nor on the plain kernel.
   int32_t multiprocessors = 0;
 };
 
-// How the rows' work is cut for the multiprocessors, and room for partial results: in the arena that plan_attention()
-// got. Empty on the CPU, which cuts inside attention(), and for CUDA's plain kernel.
+// How the rows' work is divided among the multiprocessors, and room for partial results, in the arena passed to
+// plan_attention(). Empty on the CPU, which divides inside attention(), and for CUDA's plain kernel.
 struct AttentionWork {
-  void* lists = nullptr;     // of attention_cuda_work.cuh
+  void* lists = nullptr;     // WorkLists of attention_cuda_work.cuh
   void* partials = nullptr;  // fp32
-  int32_t blocks = 0;        // of the grid
+  int32_t blocks = 0;        // blocks of the grid
   int32_t max_tiles = 0, max_items = 0, max_partials = 0;
   AttentionBackend backend = AttentionBackend::kAuto;  // CUDA: resolved
 };
 
-// Enqueued once a pass and view, before the pass's layers; the arena's memory must stay until the last of them. On CUDA
-// the host's part depends on the bounds alone, so that a captured graph serves other positions. There rows may lack
-// cache_positions; with them, and Attention::after_write, K and V below the first of a segment may be read while the
-// write of the segment's own runs.
+// Enqueue once for each pass and view, before the pass's layers; the arena's memory must stay until the last of them.
+// On CUDA the host's part depends only on the bounds, so a captured graph serves other positions. There rows may lack
+// cache_positions; with them, and with Attention::after_write, K and V before a segment's first position may be read
+// while the segment's own are being written.
 AttentionWork plan_attention(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
                              Arena& scratch);
 
@@ -75,18 +75,18 @@ struct Attention {
   TensorView q;       // [rows, heads, head_dim], attention_dtype() of kv
   int32_t heads = 0;  // a multiple of kv.kv_heads
   float scale = 0;
-  AttentionWork work;  // of plan_attention() for these rows and this view
-  // The call before this one on the stream was write_qkv(). On CUDA the kernel may then start while that one runs, and
-  // read what is older: the work, page table, segments, ranges, and the K and V that plan_attention() knew to
-  // be older than the pass.
+  AttentionWork work;  // from plan_attention() for these rows and this view
+  // The call before this one on the stream was write_qkv(). On CUDA the kernel may then start while write_qkv() runs,
+  // and read older data: the plan, page table, segments, ranges, and the K and V that plan_attention() knew to be older
+  // than the pass.
   bool after_write = false;
   KvLayer kv;
   TensorView sinks;  // [heads] fp32; or a null view
   TensorView out;    // [rows, heads * head_dim], dtype of q
 };
 
-// view: the cache group of args.kv. What it takes of `scratch` it gives back. CUDA takes none: its scratch is the
-// work's.
+// view: the cache group of args.kv. On the CPU, scratch memory is taken and given back. CUDA takes none: its scratch is
+// in the plan.
 void attention(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& scratch);
 
 }  // namespace volley::ops

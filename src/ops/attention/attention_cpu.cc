@@ -16,13 +16,13 @@
 namespace volley::ops {
 namespace {
 
-// Multiply-adds of a task at least, about 2 µs: below that, waking a thread costs more than it saves.
+// The least multiply-adds of a task, about 2 µs: below that, waking a thread costs more than it saves.
 constexpr int64_t kMacsPerTask = 200'000;
 
 ChunkKernels choose_kernels(DType dtype) {
   ChunkKernels kernels = attention_kernels_portable(dtype);
 #if defined(__x86_64__)
-  // Highway's choice is asked too, so that a test that narrows it to a lower instruction set gets that one.
+  // Also asks Highway's choice, so that a test that narrows it to a lower instruction set gets that one.
   if (dtype == DType::kBF16 && kernels.avx512 && cpu_has_avx512_bf16()) {
     kernels.chunk = attention_chunk_avx512bf16;
   }
@@ -57,11 +57,11 @@ class BlockRun {
     return begin_[i] < (chunk + 1) * kAttentionChunk && end_[i] > chunk * kAttentionChunk;
   }
 
-  // Partial results of one chunk: [rows][partial_floats]; rows that see none of it are left undefined. widened:
-  // widened_bytes() of room, or null where there are none.
+  // Partial results of one chunk: [rows][partial_floats]; undefined for rows that see none of it. widened:
+  // widened_bytes() of memory, or null if no codes are widened.
   void run_chunk(int32_t chunk, std::byte* widened, float* partials) const;
 
-  // Ordered by chunk: fold each, then finish.
+  // Chunks are folded in ascending order, then finished.
   void fold_chunk(int32_t chunk, const float* partials, float* running) const {
     const int stride = partial_floats(args_.kv.head_dim);
     for (int i = 0; i < rows_; ++i) {
@@ -82,7 +82,7 @@ class BlockRun {
   }
 
  private:
-  // A sink is a chunk of one position without V, after all others.
+  // A sink is treated as a chunk of one position without V, after all others.
   void fold_sinks(float* running) const {
     alignas(64) float sink[kMaxPartial] = {0.0f, 1.0f};
     for (int i = 0; i < rows_; ++i) {
@@ -128,7 +128,7 @@ void BlockRun::find_tiles(int32_t first_tile, int n_tiles, const std::byte** k, 
   }
 }
 
-// K and V of a chunk as the kernels take them: that of one head is read once for all rows of a block.
+// K and V of a chunk in the form that kernels take: each head's are read once for all rows of a block.
 void BlockRun::widen_tiles(int n_tiles, std::byte* widened, const std::byte** k, const std::byte** v) const {
   const int64_t bytes = kv_tile_bytes(tiles_);
   for (const std::byte** tiles : {k, v}) {
@@ -139,8 +139,8 @@ void BlockRun::widen_tiles(int n_tiles, std::byte* widened, const std::byte** k,
   }
 }
 
-// Whether V is finite wherever some of the rows, but not all, see the tile's positions. If so, a probability of zero
-// hides a position: zero times its V adds nothing.
+// Whether V is finite at all of the tile's positions that some, but not all, of the rows see. If so, a probability of
+// zero hides a position: zero times its V adds nothing.
 bool BlockRun::hidden_values_finite(const ChunkJob& job) const {
   const int32_t all_begin = *std::max_element(begin_.begin(), begin_.begin() + rows_);
   const int32_t all_end = *std::min_element(end_.begin(), end_.begin() + rows_);
@@ -241,7 +241,7 @@ void run_whole(const AttentionCall& call, const ChunkKernels& kernels, const Att
   run.finish(running);
 }
 
-// Room for a chunk's K and V that are widened, a piece for each thread; null where they are not.
+// Memory for a chunk's widened K and V, a piece for each thread; null if they are no codes.
 class Widened {
  public:
   Widened(const KvLayer& kv, int threads, Arena& scratch) : bytes_(widened_bytes(kv.dtype, kv.head_dim)) {
@@ -254,7 +254,7 @@ class Widened {
   std::byte* base_ = nullptr;
 };
 
-// Where a split call keeps the partial results of (block, KV head, chunk).
+// Where a split call stores the partial results of (block, KV head, chunk).
 struct SplitScratch {
   float* base;
   int stride;
@@ -310,7 +310,7 @@ void check_segment(const AttentionCall& call, const RowSegment& segment) {
 void attention_cpu(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& scratch) {
   const AttentionCall call{rows, view, args};
   const ArenaScope scope(scratch);
-  if (stream.dry()) {  // what rows see is not known: the most that it can be
+  if (stream.dry()) {  // the visible positions are not known: the most there can be
     scratch.take(DType::kU8, {attention_scratch_bytes(rows.rows, args.heads, args.kv.head_dim, rows.max_positions,
                                                       stream.threads())});
     Widened(args.kv, stream.threads(), scratch);
@@ -339,7 +339,7 @@ Result<AttentionBackend> resolve_backend_cpu(const GpuInfo& /*gpu*/, AttentionBa
                        "\" is a GPU's: the CPU has one of its own, with auto.");
 }
 
-// It cuts the work inside attention().
+// The CPU divides the work inside attention().
 AttentionWork plan_attention_cpu(Stream& /*stream*/, const Rows& /*rows*/, const RowView& /*view*/,
                                  const HeadShape& /*shape*/, Arena& /*scratch*/) {
   return {};

@@ -1,9 +1,9 @@
 // Between the plan of a CPU attention call (attention_cpu.cc) and its kernels, one set per instruction set.
 //
 // The unit of arithmetic is a *query row*: one head of one row of the batch. Kernels work on up to kJobRows query rows
-// of the same KV head, which share the loads of K and V; what a query row computes is the same in any company.
+// of the same KV head, which share the loads of K and V; a query row's result does not depend on the others.
 //
-// Functions here are static: the copy that a file compiled for AVX-512 makes must not be the one that others call.
+// Functions here are static: other files must not call the copy that a file compiled for AVX-512 makes.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ struct ChunkJob {
   float* scores = nullptr;                           // workspace: [kJobRows][kMaxScoreStride], 64-byte aligned
 };
 
-// Tiles [begin, end) of the job in which the row sees anything; begin == end when it sees none.
+// Tiles [begin, end) of the job in which the row sees any position; begin == end when it sees none.
 struct TileRange {
   int begin = 0;
   int end = 0;

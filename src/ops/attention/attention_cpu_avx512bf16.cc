@@ -26,11 +26,29 @@ inline __m512bh broadcast_pair(const uint32_t* from) {
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 // With few query rows the time goes into reading K and V, which the layers in between have pushed out of the inner
-// caches. Tiles of a page follow each other, so the next ones are asked for while these are used (past a page's end the
-// wish is wasted, never wrong). One row over 32k positions, 32 heads of 128, one thread of a busy Zen 5: 6.3 ms,
-// without 10 ms; what lies in the second-level cache already gets 15 % slower.
+// caches. Tiles of a page follow each other, so the next ones are prefetched while these are used (past a page's end
+// that is useless but harmless). One row over 32k positions, 32 heads of 128, one thread of a busy Zen 5: 6.3 ms,
+// without prefetching 10 ms; data that is already in the second-level cache gets 15 % slower.
 constexpr int kStreamingRows = 4;
 constexpr int kTilesAhead = 2;
+
+// The sums of a register tile: R rows of J vectors.
+template <int R, int J>
+[[gnu::always_inline]] inline void clear(__m512 (&sum)[R][J]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int j = 0; j < J; ++j) sum[r][j] = _mm512_setzero_ps();
+  }
+}
+template <int R, int J>
+[[gnu::always_inline]] inline void store(const __m512 (&sum)[R][J], float* to, int stride) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int j = 0; j < J; ++j) _mm512_storeu_ps(to + r * stride + j * 16, sum[r][j]);
+  }
+}
 
 struct ScoreTile {
   const uint32_t* const* q;         // [R] rows of head_dim / 2 pairs
@@ -43,11 +61,7 @@ struct ScoreTile {
 template <int R, int J>
 void multiply_k(const ScoreTile& tile) {
   __m512 sum[R][J];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int j = 0; j < J; ++j) sum[r][j] = _mm512_setzero_ps();
-  }
+  clear(sum);
   const std::byte* k[J];
   for (int j = 0; j < J; ++j) k[j] = tile.k_tiles[j];
   [[maybe_unused]] const int ahead = J * tile.pairs * 64;
@@ -66,11 +80,7 @@ void multiply_k(const ScoreTile& tile) {
       for (int j = 0; j < J; ++j) sum[r][j] = _mm512_dpbf16_ps(sum[r][j], b[j], a);
     }
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int j = 0; j < J; ++j) _mm512_storeu_ps(tile.scores + r * tile.stride + j * kKvTile, sum[r][j]);
-  }
+  store(sum, tile.scores, tile.stride);
 }
 
 struct ValueTile {
@@ -87,11 +97,7 @@ struct ValueTile {
 template <int R, int J>
 void multiply_v(const ValueTile& tile) {
   __m512 sum[R][J];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int j = 0; j < J; ++j) sum[r][j] = _mm512_setzero_ps();
-  }
+  clear(sum);
   const auto* p = reinterpret_cast<const uint32_t*>(tile.p);
   for (int t = tile.tile_begin; t < tile.tile_end; ++t) {
     const std::byte* v = tile.v_tiles[t] + tile.first * 4;
@@ -112,11 +118,7 @@ void multiply_v(const ValueTile& tile) {
       }
     }
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int j = 0; j < J; ++j) _mm512_storeu_ps(tile.out + r * tile.out_stride + j * 16, sum[r][j]);
-  }
+  store(sum, tile.out, tile.out_stride);
 }
 
 // The register tiles: six rows of four vectors fill 24 of 32 registers; fewer rows take more vectors at a time, or a

@@ -192,7 +192,7 @@ void softmax_row(const ChunkJob& job, int row, int stride) {
   partial[1] = hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// Tiles that any of the rows sees; a row's probabilities are zero in those that it does not see itself.
+// Tiles that any of the rows sees; a row's probabilities are zero in tiles that only others see.
 TileRange tiles_of_rows(const ChunkJob& job, int first, int rows) {
   TileRange all{job.n_tiles, 0};
   for (int r = first; r < first + rows; ++r) {

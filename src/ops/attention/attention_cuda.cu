@@ -23,8 +23,8 @@ struct PlainArgs {
   int rows, heads, group;
   float scale;
   const float* sinks;
-  const int32_t *visible_begin, *visible_end, *page_table;
-  int slots, max_pages;
+  const int32_t *visible_begin, *visible_end;
+  SlotPages pages;
   const RowSegment* segments;
   KvLayer kv;
 };
@@ -56,7 +56,7 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
   for (int i = lane; i < d; i += 32) q[i] = cuda::load_float(args.q, dtype, first + i);
   __syncwarp();
   const int32_t begin = args.visible_begin[row], end = args.visible_end[row];
-  if (begin < 0 || end > static_cast<int64_t>(args.max_pages) * kv.page_size) __trap();
+  if (begin < 0 || end > static_cast<int64_t>(args.pages.max_pages) * kv.page_size) __trap();
   float outputs[kMaxHeadDim / 32] = {};
   float maximum = -INFINITY, sum = 0.0f;
   for (int32_t tile = begin / 32 * 32; tile < end; tile += 32) {
@@ -71,7 +71,7 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
       float dots[16] = {};  // d is a multiple; a single sum of 256 products would err too much
       for (int i = 0; i < d; i += 16) {
 #pragma unroll
-        for (int half = 0; half < 16; half += 8) {  // of what any layout keeps together
+        for (int half = 0; half < 16; half += 8) {  // of values that any layout keeps contiguous
           const std::byte* k = block + kv_element_bytes(kv, kv_head, false, position % kv.page_size, i + half);
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
@@ -132,11 +132,11 @@ __global__ void __launch_bounds__(kWarps * 32) plain_kernel(const __grid_constan
   const int warp = threadIdx.x / 32, head = static_cast<int>(blockIdx.z) * kWarps + warp;
   const RowSegment segment = args.segments[blockIdx.y];
   if (segment.rows <= 0 || head >= args.heads) return;
-  if (segment.slot < 0 || segment.slot >= args.slots || segment.row_begin < 0 ||
+  if (segment.slot < 0 || segment.slot >= args.pages.slots || segment.row_begin < 0 ||
       segment.row_begin + segment.rows > args.rows) {
     __trap();
   }
-  const int32_t* pages = args.page_table + static_cast<int64_t>(segment.slot) * args.max_pages;
+  const int32_t* pages = args.pages[segment.slot];
   for (int i = static_cast<int>(blockIdx.x); i < segment.rows; i += static_cast<int>(gridDim.x)) {
     attend(args, segment.row_begin + i, head, pages, q[warp]);
   }
@@ -154,9 +154,7 @@ void attention_plain_cuda(Stream& stream, const Rows& rows, const RowView& view,
   a.sinks = args.sinks.data == nullptr ? nullptr : args.sinks.as<float>();
   a.visible_begin = view.begin.as<int32_t>();
   a.visible_end = view.end.as<int32_t>();
-  a.page_table = view.page_table.as<int32_t>();
-  a.slots = static_cast<int>(view.page_table.dim(0));
-  a.max_pages = static_cast<int>(view.page_table.dim(1));
+  a.pages = SlotPages::of(view);
   a.segments = rows.segments;
   a.kv = args.kv;
   cuda::Launch how;

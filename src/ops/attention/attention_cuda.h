@@ -1,11 +1,13 @@
 // The CUDA kernels of this folder. Private to it.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/attention/attention.h"
 
 namespace volley::ops {
 
-// attention_tiles_cuda.cu, where it is known which machine code there is.
+// Defined in attention_tiles_cuda.cu, which knows for which GPUs machine code was built.
 Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, AttentionBackend asked, DType kv,
                                                         int32_t head_dim);
 
@@ -17,16 +19,29 @@ AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowVie
 void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args);
 
 // early: may start while the kernel before it runs, whose predecessors have ended (Attention::after_write).
-// The tile kernels for GPUs with and without wgmma (attention_hopper_cuda.cu, attention_portable_cuda.cu), and the same
-// for a cache of codes (attention_hopper_codes_cuda.cu, attention_portable_codes_cuda.cu).
+// The tile kernels for GPUs with and without wgmma, and the same for a cache of codes (launchers.cmake).
 struct TilesArgs;
-void attention_hopper_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
-void attention_portable_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
-void attention_hopper_code_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
-void attention_portable_code_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
+using TilesLaunch = void(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
+TilesLaunch attention_hopper_tiles, attention_hopper_code_tiles;
+TilesLaunch attention_portable_tiles, attention_portable_code_tiles;
 
-// Whether the GPU has the shared memory that the portable kernel wants: for heads of 256, most below Hopper have not.
+// Whether the GPU has the shared memory that the portable kernel needs: for heads of 256, most GPUs before Hopper do
+// not.
 bool attention_portable_fits(const GpuInfo& gpu, int head_dim);
+
+// Calls use(std::integral_constant) with a head_dim that the tile kernels take.
+template <typename Use>
+auto with_head_dim(int head_dim, const Use& use) {
+  switch (head_dim) {
+    case 64:
+      return use(std::integral_constant<int, 64>());
+    case 128:
+      return use(std::integral_constant<int, 128>());
+    default:
+      VOLLEY_CHECK_EQ(head_dim, 256);
+      return use(std::integral_constant<int, 256>());
+  }
+}
 
 // Blocks of either tile kernel that a multiprocessor holds.
 constexpr int attention_blocks_per_multiprocessor(int head_dim) {

@@ -11,148 +11,6 @@ namespace {
 using Row = AttentionRow;
 using Shape = AttentionShape;
 
-// Rows [first, first + n) of a batch's bytes.
-std::vector<std::byte> part(const std::vector<std::byte>& bytes, size_t rows, size_t first, size_t n) {
-  const size_t stride = bytes.size() / rows;
-  return {bytes.begin() + first * stride, bytes.begin() + (first + n) * stride};
-}
-
-// By the type of K and V, and whether heads have sinks.
-class AttentionCuda : public testing::TestWithParam<std::tuple<DType, bool>> {
- protected:
-  static DType dtype() { return std::get<DType>(GetParam()); }
-  static Shape shape(int head_dim, int heads, int kv_heads, int page_size) {
-    return {dtype(), head_dim, heads, kv_heads, page_size, std::get<bool>(GetParam())};
-  }
-};
-
-TEST_P(AttentionCuda, MatchesTheOracle) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (int head_dim : {32, 64, 80, 128, 256}) {
-    for (int group : {1, 3, 4, 8}) {
-      const int kv_heads = group == 8 ? 1 : 2;
-      const Shape own = shape(head_dim, group * kv_heads, kv_heads, group % 2 == 0 ? 64 : 16);
-      AttentionWorld world(device, own, kMixedLengths);
-      EXPECT_LE(worst_error(world, mixed_rows()), 1.0) << name_of(own);
-    }
-  }
-}
-
-TEST_P(AttentionCuda, MatchesTheOracleOverSeveralChunks) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (int head_dim : {64, 128, 256}) {
-    AttentionWorld world(device, shape(head_dim, 4, 1, 32), {2600, 1500});
-    std::vector<Row> rows = causal(0, 2590, 10);
-    rows.push_back({1, 0, 512, 1});     // ends with a chunk
-    rows.push_back({1, 500, 1025, 2});  // of some chunks only the edge
-    rows.push_back({1, 1024, 1500, 3});
-    EXPECT_LE(worst_error(world, rows), 1.0) << head_dim;
-  }
-}
-
-// A row alone, which is cut into as many items as there are chunks, against the same row in a batch, over page sizes,
-// orders of pages and bounds.
-TEST_P(AttentionCuda, RowsDoNotDependOnTheirCompany) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  std::vector<Row> rows = mixed_rows();
-  for (const Row& row : causal(7, 1480, 20)) rows.push_back(row);
-  rows.push_back({8, 0, 1400, 9});
-  rows.push_back({8, 130, 1399, 10});
-  std::vector<int> lengths = kMixedLengths;
-  lengths.insert(lengths.end(), {1500, 1400});
-  for (const auto& [head_dim, heads, kv_heads] : {std::tuple{128, 8, 2}, {64, 6, 2}, {256, 4, 1}, {80, 4, 2}}) {
-    std::vector<std::vector<std::byte>> results;
-    for (int page_size : {16, 48, 64}) {
-      AttentionWorld world(device, shape(head_dim, heads, kv_heads, page_size), lengths, true, page_size);
-      results.push_back(world.run(rows, page_size == 48));
-      EXPECT_EQ(results.back(), results.front()) << page_size;
-    }
-    AttentionWorld world(device, shape(head_dim, heads, kv_heads, 32), lengths);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      EXPECT_EQ(world.run({rows[i]}), part(results[0], rows.size(), i, 1)) << head_dim << " row " << i;
-    }
-    EXPECT_EQ(world.run({rows.begin() + 3, rows.begin() + 22}), part(results[0], rows.size(), 3, 19));
-  }
-}
-
-// So many sequences that none is cut, against one at a time, and rows of a prompt's chunk against ones that come
-// singly.
-TEST_P(AttentionCuda, CuttingChangesNothing) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  const int slots = 60;
-  AttentionWorld world(device, shape(64, 16, 8, 64), std::vector<int>(slots, 700));
-  std::vector<Row> rows;
-  for (int slot = 0; slot < slots; ++slot) rows.push_back({slot, 0, 690 + slot % 10, slot});
-  const auto together = world.run(rows);
-  for (size_t i = 0; i < rows.size(); i += 7) {
-    EXPECT_EQ(world.run({rows[i]}), part(together, rows.size(), i, 1)) << "row " << i;
-  }
-  const auto chunk = causal(3, 300, 400);
-  const auto whole = world.run(chunk);
-  for (int first : {0, 1, 63, 170, 399}) {
-    EXPECT_EQ(world.run({chunk[first]}), part(whole, chunk.size(), first, 1)) << "row " << first;
-  }
-  EXPECT_EQ(world.run({chunk.begin() + 100, chunk.begin() + 250}), part(whole, chunk.size(), 100, 150));
-}
-
-// A prefix has the same bits whether it was written at once or in pieces, into pages full of NaN.
-TEST_P(AttentionCuda, WritingInPiecesChangesNothing) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  const Shape own = shape(64, 6, 2, 32);
-  const std::vector<Row> rows = causal(0, 300, 7);
-  AttentionWorld whole(device, own, {307});
-  const auto want = whole.run(rows);
-  for (int piece : {7, 16, 50}) {
-    AttentionWorld world(device, own, {307}, false);
-    for (int p = 0; p < 307; p += piece) world.write(0, p, std::min(307, p + piece));
-    EXPECT_EQ(world.run(rows), want) << piece;
-  }
-}
-
-TEST_P(AttentionCuda, SurvivesLargeScores) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  AttentionWorld world(device, shape(64, 6, 2, 16), {600});
-  for (int p : {3, 250, 599}) {
-    auto x = world.values(0, p);
-    for (float& v : x) v *= 300.0f;
-    world.write_values(0, {p}, x);
-  }
-  for (const auto& row : {Row{0, 0, 600, 1}, Row{0, 0, 200, 2}, Row{0, 251, 599, 3}}) {
-    const auto out = world.run({row});
-    for (int i = 0; i < 6 * 64; ++i) EXPECT_TRUE(std::isfinite(element(out, i, dtype()))) << i;
-  }
-}
-
-// What lies outside a row's range reaches neither it nor its neighbours' bits, whether nobody sees it or another row of
-// its tile does.
-TEST_P(AttentionCuda, HiddenInfinitiesStayHidden) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (int head_dim : {64, 80, 128, 256}) {
-    const Shape own = shape(head_dim, 6, 2, 16);
-    AttentionWorld clean(device, own, {1000}), spoiled(device, own, {1000});
-    const std::vector<Row> rows = {{0, 0, 991, 1}, {0, 0, 993, 2}, {0, 0, 994, 3}, {0, 600, 990, 4}, {0, 992, 994, 5}};
-    std::vector<float> bad(2 * 2 * head_dim, std::numeric_limits<float>::infinity());
-    // One in K and one in V: as a code, infinity is the largest value.
-    bad[5] = bad[2 * head_dim + 5] = std::numeric_limits<float>::quiet_NaN();
-    spoiled.write_values(0, {994}, bad);
-    const auto expected = clean.run(rows);
-    EXPECT_EQ(spoiled.run(rows), expected) << head_dim;
-    spoiled.write_values(0, {991}, bad);
-    const auto got = spoiled.run(rows);
-    for (size_t i : {size_t{0}, size_t{3}, size_t{4}}) {
-      EXPECT_EQ(part(got, 5, i, 1), part(expected, 5, i, 1)) << head_dim << " row " << i;
-    }
-    EXPECT_TRUE(std::isnan(element(part(got, 5, 1, 1), 0, dtype())));
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Devices, AttentionCuda,
-                         testing::Combine(testing::Values(DType::kBF16, DType::kF32, DType::kF8E4M3), testing::Bool()),
-                         [](const auto& info) {
-                           return std::string(dtype_name(std::get<DType>(info.param))) +
-                                  (std::get<bool>(info.param) ? "_sinks" : "");
-                         });
-
 // By the type of K and V that the tile kernels take.
 class AttentionCudaTiles : public testing::TestWithParam<DType> {};
 
@@ -174,7 +32,7 @@ TEST_P(AttentionCudaTiles, PortableKernelGivesTheSameBits) {
   }
 }
 
-// The plain kernel on the shapes that the others are for, and whom it does without.
+// The plain kernel on the other kernels' shapes: right values, and a row's bits do not depend on the batch.
 TEST_P(AttentionCudaTiles, PlainKernelServesTheSameShapes) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (const auto& [head_dim, sinks] : {std::pair{64, false}, {64, true}, {128, false}, {256, false}}) {
@@ -204,7 +62,7 @@ TEST(AttentionBackends, ThatAShapeDoesNotAllow) {
   EXPECT_NE(refused.error().message.find("float32"), std::string::npos) << refused.error().message;
 }
 
-// The matrix unit of Hopper is its own: a later GPU has not got it.
+// Hopper's matrix unit exists only there: a later GPU does not have it.
 TEST(AttentionBackends, ThatAGpuDoesNotAllow) {
   const auto resolve = [](int compute_capability, int64_t block_shared_bytes, AttentionBackend asked,
                           int head_dim = 256) {
@@ -238,7 +96,7 @@ TEST_P(AttentionCudaTiles, FewItemsOfManyChunks) {
   }
 }
 
-// From 16k on a chunk is the 32nd of a power of two: ends on both sides of two of them, and all 32 chunks.
+// From 16k on a chunk is the 32nd part of a power of two: ends on both sides of two of them, and all 32 chunks.
 TEST_P(AttentionCudaTiles, ContextsOfManyThousands) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   AttentionWorld world(device, {GetParam(), 128, 4, 1, 64}, {16400, 32784});
@@ -300,7 +158,7 @@ TEST_P(AttentionCudaTiles, PlansOfManyTiles) {
   }
 }
 
-// Positions, and with them the way the work is cut, are the device's: a graph captured for short sequences serves long
+// Positions, and so the division of the work, are read on the device: a graph captured for short sequences serves long
 // ones, and the other way round.
 TEST_P(AttentionCudaTiles, GraphServesOtherPositions) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
@@ -319,8 +177,8 @@ TEST_P(AttentionCudaTiles, GraphServesOtherPositions) {
   EXPECT_EQ(one.run(many, false, {}, &few), one.run(few));
 }
 
-// Attention that starts before the write in front of it has ended sees what that one writes. (The first write comes
-// right after the plan, which attention may read only because the write lets nobody start before the plan has ended.)
+// Attention that starts before the preceding write has ended sees the written values. (The first write comes right
+// after the plan. Attention may read the plan only because the write lets no kernel start before the plan has ended.)
 TEST_P(AttentionCudaTiles, MayStartDuringTheWrite) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   AttentionWorld world(device, {GetParam(), 128, 8, 2, 64}, {700, 40});
@@ -345,8 +203,7 @@ TEST_P(AttentionCudaTiles, MayStartDuringTheWrite) {
   }
 }
 
-// Long sequences that are cut, so many that their items alone are more than the blocks that the GPU holds, and short
-// ones that are not.
+// Long sequences that are split into more items than the GPU holds blocks, and short ones that are not split.
 std::vector<Row> more_items_than_blocks(int blocks) {
   std::vector<Row> rows;
   for (int i = 0; i < blocks * 11 / 32; ++i) {
@@ -359,8 +216,8 @@ std::vector<Row> more_items_than_blocks(int blocks) {
   return rows;
 }
 
-// A grid with a block for every item: those that the GPU has no place for start when others have ended. So the parts of
-// a tile are never all there at once, and the blocks that come first must not stay until they are.
+// A grid with a block for every item: blocks that the GPU has no room for start when others have ended. So the parts of
+// a tile are never all running at once, and the first blocks must not stay until they are.
 TEST_P(AttentionCudaTiles, BlocksThatStartLate) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (int head_dim : {64, 128, 256}) {
@@ -393,9 +250,8 @@ TEST_P(AttentionCudaTiles, AnyNumberOfMultiprocessors) {
   }
 }
 
-// 19 long tiles and two short ones for each of 2 KV heads, on grids of 2 blocks a multiprocessor. Where the long ones
-// are a wave and a few more, these are cut finer than the others; where they are whole waves, none is cut. No bit
-// changes.
+// 19 long tiles and two short ones for each of 2 KV heads, on grids of 2 blocks a multiprocessor. If the long tiles are
+// a wave and a few more, the few are split finer; if they are whole waves, none is split. No bit changes.
 TEST_P(AttentionCudaTiles, TheRestOfAWaveIsCut) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   AttentionWorld world(device, {GetParam(), 128, 8, 2, 64}, {9000, 300});
@@ -463,7 +319,7 @@ TEST_P(AttentionCudaTiles, RowsWithChunksOfSeveralLengths) {
   EXPECT_LE(worst_error(world, {rows[0], rows[20], rows[31], rows[33]}), 1.0);
 }
 
-// Random segments, ranges and sizes: every row as if it were alone, and values as the oracle's for some.
+// Random segments, ranges and sizes: every row has the same bits as alone, and some are compared with the oracle.
 TEST_P(AttentionCudaTiles, RandomBatches) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   std::mt19937 random(5);

@@ -1,8 +1,9 @@
-// How attention's work is cut on CUDA, and what the plan kernel leaves for the others. Private to this folder.
+// How attention's work is divided on CUDA, and the data that the plan kernel leaves for the others. Private to this
+// folder.
 //
-// A *query row* is one head of one row of the batch. For each KV head, the g query rows that share it of each row of a
-// segment, row after row, are cut into tiles of kTileRows. A tile over the chunks that its rows see is one item, or
-// several where the multiprocessors would otherwise wait for it.
+// A *query row* is one head of one row of the batch. For each KV head, each row of a segment has g query rows that
+// share it; these, row after row, are cut into tiles of kTileRows. A tile with the chunks that its rows see is one
+// item, or several if the other multiprocessors would otherwise wait for it.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,10 @@ namespace volley::ops {
 inline constexpr int kTileRows = 64;
 inline constexpr int kTilePositions = 64;
 
-// The length of a row's chunks, as the exponent of two, by the end of what it sees: at most kMaxChunks of them. Short
-// where few positions are all there is to share among the multiprocessors, and long where merging would weigh beside
-// reading K and V. Chunks decide a row's bits, so nothing but the row's own range may go into them.
+// The length of a row's chunks, as the exponent of two, from the end of its range, so that there are at most
+// kMaxChunks. Chunks are short where there are few positions to divide among the multiprocessors, and long where
+// merging would otherwise be a notable part of the time. They decide a row's bits, so they may depend only on the row's
+// own range.
 inline constexpr int kMaxChunks = 32;
 inline constexpr int kLeastChunkShift = 7;
 __host__ __device__ inline int chunk_shift(int32_t end) {
@@ -31,29 +33,29 @@ __host__ __device__ inline int32_t chunk_end(int32_t position, int shift) {
   return ((position >> shift) + 1) << shift;
 }
 
-// Some consecutive chunks of a tile; every KV head does the same. In the order of decreasing cost.
+// Some consecutive chunks of a tile, the same for every KV head. Items are in the order of decreasing cost.
 struct alignas(16) WorkItem {
   int32_t row;                          // first row of the segment in the batch
   int32_t first, count;                 // query rows of the segment
   int32_t slot;                         // row of the page table
   int32_t begin, end;                   // positions
-  int32_t all_begin, all_end;           // positions that all rows of the tile see; may be none
+  int32_t all_begin, all_end;           // positions that all rows of the tile see; may be empty
   int32_t written;                      // K and V of positions before this one are older than the pass
-  int16_t shift;                        // of the chunks
-  bool mixed;                           // only the rows with such chunks: the others have items of their own
+  int16_t shift;                        // exponent of the chunks' length
+  bool mixed;                           // only the rows with chunks of this length: the others have items of their own
   bool folded;                          // its chunks are merged into one partial result, or into the result
   int32_t partial;                      // index in the tile of its first partial result; -1: it is the whole tile
   int32_t split;                        // index among the split tiles; -1: the item is the whole tile
   int16_t part, shares;                 // which of the tile's items; the first `shares` have a share of its merging
   int32_t parts;                        // items of the tile
-  int32_t tile_partial, tile_partials;  // those of all the tile's items
+  int32_t tile_partial, tile_partials;  // partial results of all the tile's items
 };
 static_assert(sizeof(WorkItem) == 64);
 
 // A tile whose partial results are to be merged.
 struct SplitTile {
   int32_t row, first, count;
-  int16_t shift, mixed;  // of WorkItem
+  int16_t shift, mixed;  // as in WorkItem
   int32_t partial, partials;
 };
 
@@ -61,27 +63,27 @@ struct TileCut {
   int32_t items, partials;
 };
 
-// What the plan knows of a tile before it cuts it. A tile with several lengths of chunks is there once for each.
+// The plan's data of a tile before it is split. A tile with several lengths of chunks has an entry for each.
 struct TileInfo {
   int32_t row, first, count, slot;
   int32_t begin, end, all_begin, all_end;
   int32_t written;
   int16_t shift, mixed;
-  uint32_t others;  // shifts that rows of the tile have besides, as bits
+  uint32_t others;  // other shifts that rows of the tile have, as bits
   TileCut cut;
 };
 
 struct WorkCounts {
   int32_t items;
   int32_t splits;
-  // Blocks with items that have started, over all launches since the plan, which have one grid. Counted if any tile is
-  // split.
+  // The number of blocks with items that have started, over all launches since the plan, which use one grid. Counted if
+  // any tile is split.
   alignas(32) int32_t started;
 };
 
-// How far a split tile is, for one KV head. Low half: items whose partial results are there, over all launches since
-// the plan, so that nobody has to clear it in between: the tile is complete at multiples of its parts. High half: the
-// shares of the merging that blocks have left to whoever comes last, a bit each; none are between launches.
+// The progress of a split tile for one KV head. Low half: items whose partial results are stored, over all launches
+// since the plan, so that no kernel has to clear it in between: the tile is complete at multiples of its parts. High
+// half: a bit for each share of the merging that a block has left to the last block; no bit is set between launches.
 using TileProgress = uint64_t;
 inline constexpr int kLeftShares = 32;  // where the bits begin
 
@@ -108,8 +110,8 @@ inline WorkLists work_lists(const AttentionWork& work, int32_t kv_heads) {
 }
 
 // AttentionWork::partials: those of a split tile and KV head lie together. Outputs are not yet divided by the sum. They
-// come in units of what a warp holds in one instruction (RowState::output): 16 rows, 8 columns, a float4 a lane. Units
-// of the same rows are neighbours.
+// are stored in units that a warp holds in one instruction (RowState::output): 16 rows, 8 columns, a float4 a lane.
+// Units of the same rows are neighbours.
 inline constexpr int kUnitColumns = 8;
 struct TilePartials {
   float4* outputs;  // [units][partial results][32]

@@ -1,5 +1,5 @@
-// What the parts of the attention kernel for sm_90a share: the shape of a block, its shared memory, and whose turn it
-// is.
+// Shared by the parts of the attention kernel for sm_90a: the shape of a block, its shared memory, and the order of its
+// items.
 #pragma once
 
 #include "device/cuda/hopper.cuh"
@@ -8,8 +8,8 @@
 
 namespace volley::ops {
 
-constexpr int kItemRing = 8;    // items that a block keeps at hand
-constexpr int kItemsAhead = 4;  // how far ahead it fetches them
+constexpr int kItemRing = 8;    // items that a block keeps in shared memory
+constexpr int kItemsAhead = 4;  // how many items ahead it fetches
 constexpr int kCopyRows = 16;   // positions of one copy: a page is a multiple of it
 
 // full: of each kCopyRows of a tile.
@@ -21,28 +21,29 @@ struct CodeSlots {
 template <int kBytes>
 struct CodeSlots<kBytes, 0> {};
 
-// kCodes: the cache holds e4m3 codes, which attention_hopper_codes_cuda.cuh widens on their way into the ring. They
-// come into a ring of their own first, which takes a quarter of the room.
+// kCodes: the cache holds e4m3 codes, which attention_hopper_codes_cuda.cuh widens on their way into the ring. Codes
+// are first copied into a ring of their own, which takes a quarter of the memory.
 template <int kHeadDim_, bool kCodes_ = false>
 struct HopperShape {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kCodes = kCodes_;
-  static constexpr int kHalves = kHeadDim > 128 ? 2 : 1;  // of the outputs, a warpgroup each
+  static constexpr int kHalves = kHeadDim > 128 ? 2 : 1;  // parts of the outputs, a warpgroup each
   static constexpr int kComputeThreads = 128 * kHalves;
   // One more warpgroup for the copying warp: registers can only be handed over by whole warpgroups.
   static constexpr int kThreads = kComputeThreads + 128;
-  // They share what a block starts with, 128 or 168 registers a thread. With codes: so that none is spilled (ptxas -v).
+  // All warps share the registers that a block starts with, 128 or 168 a thread. With codes the number avoids spills
+  // (ptxas -v).
   static constexpr int kCopyRegisters = !kCodes ? 32 : kHeadDim == 128 ? 40 : 56;
   static constexpr int kComputeRegisters = kHalves == 1 ? 256 - kCopyRegisters : (3 * 168 - kCopyRegisters) / 16 * 8;
   static constexpr int kBlocks = attention_blocks_per_multiprocessor(kHeadDim);
   static constexpr int kGroupBytes = 8 * kHeadDim * 2;  // 8 positions, or query rows
   static constexpr int kTileBytes = kTilePositions * kHeadDim * 2;
   static constexpr int kTileRoom = kHeadDim == 64 ? 8 : 4;               // tiles of K or V that there is room for
-  static constexpr int kSlots = kCodes ? kTileRoom / 4 * 3 : kTileRoom;  // of the ring, a tile each
-  static constexpr int kCodeSlots = kCodes ? kTileRoom / 2 : 0;          // of the ring of codes, half the bytes each
-  static constexpr int kFillers = kCodes ? 128 : 1;                      // threads that report a slot as full
-  static constexpr int kPieces = kTileBytes / 16 / kComputeThreads;      // of 16 bytes, a thread
-  static constexpr int kOutputs = kHeadDim / kHalves / 8;                // matrices of 8 outputs, a warp
+  static constexpr int kSlots = kCodes ? kTileRoom / 4 * 3 : kTileRoom;  // slots of the ring, a tile each
+  static constexpr int kCodeSlots = kCodes ? kTileRoom / 2 : 0;      // slots of the ring of codes, half the bytes each
+  static constexpr int kFillers = kCodes ? 128 : 1;                  // threads that report a slot as full
+  static constexpr int kPieces = kTileBytes / 16 / kComputeThreads;  // pieces of 16 bytes for each thread
+  static constexpr int kOutputs = kHeadDim / kHalves / 8;            // matrices of 8 outputs, a warp
 
   struct Shared {
     alignas(1024) uint8_t q[kTileBytes];
@@ -50,12 +51,12 @@ struct HopperShape {
     float4 merged[kOutputs][kComputeThreads];
     WorkItem items[kItemRing];
     uint64_t full[kSlots], empty[kSlots];
-    uint32_t shares[2];  // of a tile's merging, those that this block takes: of this split item, and of the next
+    uint32_t shares[2];  // shares of merging that this block takes: of this split item, and of the next
     CodeSlots<kTileBytes / 2, kCodeSlots> codes;
   };
 };
 
-// A place in a ring.
+// A position in a ring.
 template <int kSlots>
 struct RingPlace {
   int slot = 0;
@@ -66,19 +67,19 @@ struct RingPlace {
   }
 };
 
-// Which unit (item and KV head) is a block's next: back and forth, so that no block gets the larger of every wave.
+// The block's next unit (item and KV head): back and forth, so that no block gets the larger unit of every wave.
 __device__ inline int32_t unit_of(int32_t index) {
   const auto blocks = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
   return index * blocks + (index % 2 == 0 ? block : blocks - 1 - block);
 }
 
-// The item of a unit, or of the last there is room for: what lies past the items there are is read and not used, so
-// that the first item and their number are on their way together.
+// The item of a unit, or the last that there is room for. Items beyond the existing ones are read but not used, so that
+// the first item and the number of items can be read at the same time.
 __device__ inline const WorkItem& item_of(const TilesArgs& args, int32_t unit) {
   return args.items[min(args.units_of_item.divide(unit), args.max_items - 1)];
 }
 
-// What whoever copies has to know of an item.
+// The data of an item that copying warps need.
 struct CopyItem {
   int2 range;
   int32_t slot, written;
@@ -88,7 +89,7 @@ __device__ inline CopyItem read_item(const TilesArgs& args, int32_t index) {
   return {*reinterpret_cast<const int2*>(&item.begin), item.slot, item.written};
 }
 
-// Among the warps that compute.
+// A barrier among the warps that compute.
 template <typename Shape>
 __device__ void compute_sync() {
   asm volatile("bar.sync 1, %0;" ::"n"(Shape::kComputeThreads) : "memory");

@@ -1,9 +1,9 @@
 // How K and V come into the ring of attention_hopper_cuda.cuh where the cache holds e4m3 codes.
 //
 // Each of the four warps beside those that multiply sees to 16 positions of every tile. The copy engine brings their
-// codes into a ring of code slots. The warp widens what has come into the next slot of the ring, as soon as that one's
-// last readers are done, and then has the next codes copied to where those were. A full slot holds what a bf16 cache
-// with these values would have put there.
+// codes into a ring of code slots. As soon as the last readers of the ring's next slot are done, the warp widens its
+// codes into that slot, and then starts the copy of the next codes to the same place. A full slot holds the same bytes
+// as with a bf16 cache of these values.
 #pragma once
 
 #include "device/cuda/dependent.cuh"
@@ -20,7 +20,8 @@ __device__ void init_codes(typename Shape::Shared& shared) {
   }
 }
 
-// What a warp has copied next: its positions of K, then of V, of the tiles of all units in turn. Lanes hold the same.
+// The next copy of a warp: its positions of K, then of V, of the tiles of all units in turn. All lanes hold the same
+// values.
 template <typename Shape>
 struct CodeCopies {
   static constexpr uint32_t kBytes = kCopyRows * Shape::kHeadDim;
@@ -31,19 +32,19 @@ struct CodeCopies {
   CopyItem item;
   int part;  // which kCopyRows positions of a tile
   uint64_t policy;
-  int32_t index = 0;               // of this block's units
-  int32_t position = 0, page = 0;  // of the tile; with this warp's positions
+  int32_t index = 0;               // index among this block's units
+  int32_t position = 0, page = 0;  // the tile's position; the page with this warp's positions
   bool is_v = false;
   bool waited = false;
 
   __device__ bool exist() const { return unit_of(index) < units; }
-  // Whether any row of the item sees one of the positions from `at` on. Others may have no page.
+  // Whether any row of the item sees one of the positions from `at` on. Positions that no row sees may have no page.
   __device__ bool wanted(int32_t at) const { return at + kCopyRows > item.range.x && at < item.range.y; }
   __device__ void find_page() {
     const int32_t at = position + part * kCopyRows;
     page = 0;
     if (!wanted(at)) return;
-    page = args.page_table[static_cast<int64_t>(item.slot) * args.max_pages + args.page_size.divide(at)];
+    page = args.pages[item.slot][args.page_size.divide(at)];
   }
   __device__ void begin_unit() {
     if (!exist()) return;
@@ -59,8 +60,8 @@ struct CodeCopies {
     item = read_item(args, index);
     begin_unit();
   }
-  // Starts the next copy, into a slot of codes that nobody reads. Where no row sees these positions, the slot is full
-  // as it is: what it holds is widened, and then hidden like all that rows do not see. REQUIRES: exist().
+  // Starts the next copy, into a slot of codes that no thread reads. If no row sees these positions, nothing is copied:
+  // the slot's old bytes are widened, and then hidden like all invisible positions. REQUIRES: exist().
   __device__ void start(int slot) {
     if (!waited && position + kTilePositions > item.written) {
       cuda::wait_for_predecessors();  // new K and V come from there
@@ -81,7 +82,7 @@ struct CodeCopies {
   }
 };
 
-// By a warp: kBytes codes.
+// Called by a warp: copies kBytes codes.
 template <int kBytes>
 __device__ void widen_codes(uint8_t* to, const uint8_t* from) {
   constexpr int kAtOnce = 4, kStep = 32 * static_cast<int>(sizeof(uint2));
@@ -115,7 +116,7 @@ __device__ void produce_from_codes(const TilesArgs& args, typename Shape::Shared
   RingPlace<Shape::kSlots> place;
   while (coming > 0) {
     hopper::barrier_wait(&shared.codes.full[codes.slot][part], codes.parity);
-    hopper::barrier_wait(&shared.empty[place.slot], place.parity ^ 1);  // ends at once while slots are new
+    hopper::barrier_wait(&shared.empty[place.slot], place.parity ^ 1);  // returns at once while slots are new
     widen_codes<kBytes>(shared.slots[place.slot] + part * 2 * kBytes, shared.codes.tiles[codes.slot] + part * kBytes);
     share_writes();
     hopper::barrier_arrive(&shared.full[place.slot]);

@@ -30,7 +30,7 @@ __device__ void produce(const TilesArgs& args, typename Shape::Shared& shared, i
   for (int32_t index = 0; unit_of(index) < units; ++index) {
     const int kv_head = args.units_of_item.remainder(unit_of(index));
     const uint8_t* head = args.kv + static_cast<int64_t>(kv_head) * 2 * args.head_bytes;
-    const int32_t* pages = args.page_table + static_cast<int64_t>(item.slot) * args.max_pages;
+    const int32_t* pages = args.pages[item.slot];
     const int32_t begin = item.range.x / kCopyRows * kCopyRows,
                   end = (item.range.y + kCopyRows - 1) / kCopyRows * kCopyRows;
     const auto find = [&](int32_t at) {
@@ -62,7 +62,7 @@ __device__ void produce(const TilesArgs& args, typename Shape::Shared& shared, i
       }
       page = next_page;
     }
-    item = read_item(args, index + 1);  // not earlier: there are few registers
+    item = read_item(args, index + 1);  // not earlier: registers are scarce
   }
 }
 
@@ -97,11 +97,12 @@ __device__ void copy_q(const TilesArgs& args, typename Shape::Shared& shared, co
   }
 }
 
-// Positions of a tile of V that no row sees become zeros. Whether any that only some see holds an infinity or NaN.
+// Zeros the positions of a V tile that no row sees. Returns whether a position that only some rows see has an infinity
+// or NaN.
 template <typename Shape>
 __device__ bool clean_values(uint8_t* tile, int32_t position, const WorkItem& item) {
   bool found = false;
-  // Not read anew for each piece, which might be the item for all that the compiler knows.
+  // Read once for all pieces, because the compiler must assume that a store to a piece changes the item.
   const int32_t begin = item.begin, end = item.end, all_begin = item.all_begin, all_end = item.all_end;
 #pragma unroll 1
   for (int piece = threadIdx.x; piece < Shape::kTileBytes / 16; piece += Shape::kComputeThreads) {
@@ -146,22 +147,22 @@ __device__ __forceinline__ void multiply_values(const uint32_t (&p)[kScoreTiles]
   }
 }
 
-// Tells the compiler that the lanes of a warp agree.
+// Tells the compiler that the value is the same in all lanes of a warp.
 __device__ inline int32_t uniform(int32_t x) {
   return __shfl_sync(0xffffffff, x, 0);
 }
 
-// An item in the hands of the warps that compute.
+// The state of the computing warps for an item.
 template <typename Shape>
 struct ItemRun {
   const TilesArgs& args;
   typename Shape::Shared& shared;
   const WorkItem& item;
   int kv_head;
-  RingPlace<Shape::kSlots> k, v;  // of the tile whose scores, or values, are multiplied next
+  RingPlace<Shape::kSlots> k, v;  // slots of the tiles that are multiplied next, for scores and for values
 
   int32_t all_begin, all_end;  // the item's, in registers
-  int row;                     // of the tile: this lane's first
+  int row;                     // this lane's first row of the tile
   bool active;                 // the warp has rows
   int partial;                 // index in the tile of the item's next one
   bool first_chunk = true;
@@ -170,7 +171,7 @@ struct ItemRun {
   __device__ bool edge(int32_t position) const {
     return uniform(position < all_begin || position + kTilePositions > all_end);
   }
-  // Lets the copying warp have a slot, and goes on to the one after the next. All lanes arrive. One for the warp, after
+  // Gives the slot back to the copying warp, and moves two slots on. All lanes arrive. One arrival for the warp, after
   // __syncwarp(), would be right and is as fast, but racecheck does not see that the other lanes' reads come before.
   __device__ void release(RingPlace<Shape::kSlots>& place) {
     hopper::barrier_arrive(&shared.empty[place.slot]);
@@ -211,7 +212,7 @@ struct ItemRun {
   __device__ void end_chunk(bool last, RowState<Shape>& state);
 };
 
-// What is left to do where a chunk ends.
+// The steps that remain where a chunk ends.
 template <typename Shape>
 __device__ __forceinline__ void ItemRun<Shape>::end_chunk(bool last, RowState<Shape>& state) {
   if (!active) return;  // the warp has no rows: half of them with 8 rows of 4 heads
@@ -296,8 +297,8 @@ template <typename Shape>
 __device__ void compute(const TilesArgs& args, typename Shape::Shared& shared, int32_t units) {
 #pragma unroll 1
   for (int i = 1; i < kItemsAhead; ++i) fetch_item<Shape>(args, shared, i);
-  commit_copies();
-  wait_for_copies<1>();
+  copies_commit();
+  copies_wait<1>();
   compute_sync<Shape>();
   RingPlace<Shape::kSlots> k, v;
   v.next();
@@ -311,8 +312,8 @@ __device__ void compute(const TilesArgs& args, typename Shape::Shared& shared, i
     if (index == 0) cuda::wait_for_predecessors();  // q comes from there
     copy_q<Shape>(args, shared, item, kv_head);
     fetch_item<Shape>(args, shared, index + kItemsAhead);
-    commit_copies();
-    wait_for_copies<0>();
+    copies_commit();
+    copies_wait<0>();
     share_writes();
     compute_sync<Shape>();
     const bool active = uniform(threadIdx.x / 32 % 4 * 16 < item.count);
@@ -324,8 +325,8 @@ __device__ void compute(const TilesArgs& args, typename Shape::Shared& shared, i
     cut = true;
   }
   if (cut) merge_tiles<Shape>(args, shared, units);
-  // Blocks without items leave room for the next kernel at once. One must have waited, so that this kernel does not end
-  // before the one in front of it.
+  // Blocks without items free their place for the next kernel at once. One of them must have waited, so that this
+  // kernel does not end before the one in front of it.
   if (blockIdx.x == 0) cuda::wait_for_predecessors();
 }
 
@@ -335,9 +336,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t dynamic[];
   auto& shared = *reinterpret_cast<typename Shape::Shared*>(dynamic);
-  // The lists of items and pages are older than the kernel before this one, or that one has ended.
+  // The lists of items and pages are older than the kernel before this one, or that kernel has ended.
   fetch_item<Shape>(args, shared, 0);
-  commit_copies();
+  copies_commit();
   int32_t items = args.counts->items;
   const CopyItem first = read_item(args, 0);
   if (threadIdx.x == 0) {
@@ -351,7 +352,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   }
   __syncthreads();
   cuda::launch_dependents();
-  asm volatile("" : "+r"(items));  // not waited for any earlier
+  asm volatile("" : "+r"(items));  // prevents an earlier wait for this load
   const int32_t units = items * args.kv_heads;
   if (threadIdx.x >= Shape::kComputeThreads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kCopyRegisters));
@@ -366,7 +367,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     compute<Shape>(args, shared, units);
   }
 #else
-  __trap();  // machine code for another GPU: nobody launches it
+  __trap();  // machine code for another GPU: it is never launched
 #endif
 }
 
@@ -383,15 +384,13 @@ void launch_hopper(Stream& stream, int blocks, bool early, const TilesArgs& args
 // kCodes: of HopperShape.
 template <bool kCodes>
 void launch_hopper(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args) {
-  switch (head_dim) {
-    case 64:
-      return launch_hopper<HopperShape<64, kCodes>>(stream, blocks, early, args);
-    case 128:
-      return launch_hopper<HopperShape<128, kCodes>>(stream, blocks, early, args);
-    default:
-      VOLLEY_CHECK_EQ(head_dim, 256);
-      return launch_hopper<HopperShape<256, kCodes>>(stream, blocks, early, args);
-  }
+  with_head_dim(head_dim, [&](auto dim) {
+    constexpr int kHeadDim = decltype(dim)::value;
+    using Shape = HopperShape<kHeadDim, kCodes>;
+    // Codes and their widened values together take the same memory as tiles of bf16.
+    static_assert(sizeof(typename Shape::Shared) <= sizeof(typename HopperShape<kHeadDim>::Shared));
+    launch_hopper<Shape>(stream, blocks, early, args);
+  });
 }
 
 }  // namespace volley::ops

@@ -1,11 +1,10 @@
-// The end of the attention kernel for sm_90a: partial results of tiles that were cut, merged by the blocks that made
-// them.
+// The end of the attention kernel for sm_90a: the blocks that made the partial results of a split tile merge them.
 //
-// The block that comes to a tile last finds it complete, and sees to it that all of it is merged. The others have a
-// share of the merging each, and stay for it if all blocks that have items have started: what they wait for is then
-// being computed, by blocks that wait for nobody before they have reported it. If some have not (another kernel has
-// their place, or there are more than the GPU holds), a block leaves its share to whoever comes last, and ends. So no
-// block ever waits for one that may itself be waiting for a place, whatever else runs on the GPU.
+// The last block to report its part of a tile finds the tile complete, and ensures that all of it is merged. Each other
+// block has a share of the merging, and waits to do it if all blocks with items have started: the missing parts are
+// then being computed, by blocks that report them before they wait themselves. If some blocks have not started (another
+// kernel occupies the GPU, or there are more blocks than the GPU holds), a block leaves its share to the last one, and
+// ends. So no block ever waits for one that has not started, whatever else runs on the GPU.
 #pragma once
 
 #include "ops/attention/attention_hopper_block_cuda.cuh"
@@ -19,18 +18,18 @@ __device__ inline void report_start(const TilesArgs& args, int32_t units) {
   if (unit_of(0) < units && args.counts->splits > 0) atomicAdd(&args.counts->started, 1);
 }
 
-// A split item's partial results are there for other blocks.
+// Makes a split item's partial results visible to other blocks.
 template <typename Shape>
 __device__ void report_arrival(const TilesArgs& args, const WorkItem& item, int kv_head) {
   compute_sync<Shape>();
   if (threadIdx.x == 0) hopper::add_release(&args.progress[item.split * args.kv_heads + kv_head], 1);
 }
 
-// A tile at one of whose items, `part`, this block has arrived.
+// A tile with one of its items, `part`, at which this block has arrived.
 struct TileMeeting {
   TileProgress* progress;
   const volatile int32_t* started;
-  uint32_t blocks;  // that have items
+  uint32_t blocks;  // blocks that have items
   int32_t part, shares, parts;
 
   // This block's arrival is in `now`, so that the launch before is not taken for this one.
@@ -39,21 +38,21 @@ struct TileMeeting {
   __device__ uint32_t take_shares() const;
 };
 
-// The shares that this block has to merge now, as bits; the tile is complete then. By one thread.
+// The shares that this block must merge now, as bits; the tile is complete then. Called by one thread.
 __device__ inline uint32_t TileMeeting::take_shares() const {
-  const auto running = static_cast<uint32_t>(*started);  // on its way together with the next
+  const auto running = static_cast<uint32_t>(*started);  // loaded at the same time as the next value
   TileProgress now = hopper::load_acquire(progress);
   uint32_t own = own_share();
   if (!complete(now)) {
     if (own == 0) return 0;
-    // Blocks of the next launch may have started, too: but not before all of this one.
+    // Blocks of the next launch may also have started, but only after all of this one.
     const uint32_t launches = static_cast<uint32_t>(now) / parts + 1;
     if (running >= launches * blocks) {
       while (!complete(now)) now = hopper::load_acquire(progress);
     } else {
       now = hopper::fetch_or(progress, TileProgress{own} << kLeftShares) | TileProgress{own} << kLeftShares;
       if (!complete(now)) return 0;
-      own = 0;  // whoever clears the bit now has it
+      own = 0;  // the block that clears the bit merges the share
     }
   }
   auto left = static_cast<uint32_t>(now >> kLeftShares);
@@ -61,13 +60,14 @@ __device__ inline uint32_t TileMeeting::take_shares() const {
   return own | left;
 }
 
-// How the rows of a unit are merged: for each partial result, the factor of what is merged so far, that of the partial
-// result, its sum, and the maximum so far. A row of 17, so that the lanes of find_steps() write to different banks.
+// How the rows of a unit are merged: for each partial result, the factor of the merged result so far, the factor of the
+// partial result, its sum, and the maximum so far. A row of 17, so that the lanes of find_steps() write to different
+// banks.
 using MergeSteps = float4[kMaxChunks][17];
 
-// Merges a tile's units [begin, end) with all warps that compute, in turns of units of the same rows. Outputs come into
-// the ring, which is free by then; the steps lie in `merged`. (Plain copies, because the copy engine would have to wait
-// for a fence of all memory before it may read what other blocks have stored.)
+// Merges a tile's units [begin, end) with all warps that compute, in turns of units of the same rows. Outputs are
+// copied into the ring, which is free by then; the steps lie in `merged`. (Plain copies, because the copy engine would
+// have to wait for a fence of all memory before it may read what other blocks have stored.)
 template <typename Shape>
 struct TileMerger {
   static constexpr int kWarps = Shape::kComputeThreads / 32;
@@ -101,7 +101,7 @@ struct TileMerger {
   __device__ void run(int begin, int end) const;
 };
 
-// Units [first, stop) begin to come.
+// Starts copying units [first, stop).
 template <typename Shape>
 __device__ void TileMerger<Shape>::copy(int first, int stop) const {
   const int unit_bytes = item.tile_partials * 32 * static_cast<int>(sizeof(float4));
@@ -112,7 +112,7 @@ __device__ void TileMerger<Shape>::copy(int first, int stop) const {
   for (int at = threadIdx.x * 16; at < bytes; at += Shape::kComputeThreads * 16) {
     copy_or_zero(to + at, outputs + at, true);
   }
-  commit_copies();
+  copies_commit();
 }
 
 // Finds the steps of the tile's rows from 16 * `rows` on. A lane stands for a partial result: the maximum before it
@@ -143,7 +143,7 @@ __device__ void TileMerger<Shape>::find_steps(int rows) const {
   }
 }
 
-// Units [first, stop), which have come.
+// Merges units [first, stop), which have arrived.
 template <typename Shape>
 __device__ void TileMerger<Shape>::merge_units(int first, int stop) const {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, partials = item.tile_partials;
@@ -179,7 +179,7 @@ __device__ void TileMerger<Shape>::run(int begin, int end) const {
     const int stop = end_of_turn(first, end);
     copy(first, stop);
     if (first == begin || first % kRowUnits<Shape> == 0) find_steps(first / kRowUnits<Shape>);
-    wait_for_copies<0>();
+    copies_wait<0>();
     compute_sync<Shape>();
     merge_units(first, stop);
     compute_sync<Shape>();  // outputs and steps have been read
@@ -187,7 +187,7 @@ __device__ void TileMerger<Shape>::run(int begin, int end) const {
   }
 }
 
-// For each split item of this block, all of which have been reported.
+// Merges for each split item of this block, all of which have been reported.
 template <typename Shape>
 __device__ void merge_tiles(const TilesArgs& args, typename Shape::Shared& shared, int32_t units) {
   const bool at_hand = unit_of(kItemRing - kItemsAhead) >= units;  // all items are still in the ring of items

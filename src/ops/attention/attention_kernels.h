@@ -7,7 +7,7 @@
 namespace volley::ops {
 
 struct AttentionKernels {
-  // As the public functions. On the CPU there is one backend and nothing to plan.
+  // As the public functions. The CPU has one backend and plans inside attention().
   Result<AttentionBackend> (*resolve_backend)(const GpuInfo& gpu, AttentionBackend asked, DType kv, int32_t head_dim);
   AttentionWork (*plan_attention)(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
                                   Arena& scratch);

@@ -5,14 +5,14 @@
 
 namespace volley::ops {
 
-// kUnits units (TilePartials) of the same rows in the hands of a warp, merged partial result by partial result. A lane
+// A warp's state for kUnits units (TilePartials) of the same rows, merged partial result by partial result. A lane
 // holds two columns of rows lane / 4 and lane / 4 + 8 of those 16.
 template <int kUnits>
 struct UnitMerge {
   float4 outputs[kUnits] = {};
   float sum[2] = {}, maximum[2] = {};  // maximum: to be set after the last
 
-  // Adds the next partial result: its outputs in this lane, and for both rows its sum and merge_maximum()'s factors.
+  // Adds the next partial result: this lane's outputs, and for both rows the sum and merge_maximum()'s factors.
   __device__ void add(const float4 (&added)[kUnits], const float (&added_sum)[2], const MergeFactors (&factors)[2]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) sum[row] = merge(sum[row], added_sum[row], factors[row]);
@@ -26,8 +26,8 @@ struct UnitMerge {
   }
 };
 
-// Which rows of a split tile have a result: those there are, and of a mixed one those with its chunks. Tile: WorkItem
-// or SplitTile.
+// Which rows of a split tile have a result: existing rows, and in a mixed tile only those with its chunk length. Tile:
+// WorkItem or SplitTile.
 template <typename Tile>
 __device__ bool has_result(const TilesArgs& args, const Tile& tile, int row) {
   if (row >= tile.count) return false;

@@ -8,7 +8,7 @@
 namespace volley::ops {
 namespace {
 
-// Blocks of all KV heads that are still too few for so many threads, so that chunks are tasks of their own.
+// If all KV heads have fewer blocks than this for so many threads, chunks become tasks of their own.
 int64_t split_blocks(int threads) {
   return threads > 1 ? 2 * int64_t{threads} - 1 : 0;
 }
@@ -38,8 +38,8 @@ Totals add_up(const AttentionCall& call) {
   return totals;
 }
 
-// Long ranges are better cut at chunks, which reads K and V once, than into small blocks, each of which reads them
-// again.
+// Long ranges are better divided into chunks, which reads K and V once, than into small blocks, each of which reads
+// them again.
 int64_t block_rows(const Totals& totals, int threads) {
   if (totals.max_chunks > 1) return kMaxBlockRows;
   return std::clamp<int64_t>(round_up(divide_up(totals.query_rows, threads), 6), kMinBlockRows, kMaxBlockRows);

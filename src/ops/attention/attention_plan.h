@@ -1,5 +1,5 @@
-// How the work of a CPU attention call is cut. Arithmetic only: nothing here changes a result, because chunks are at
-// fixed absolute positions and query rows do not depend on their company.
+// How the work of a CPU attention call is divided. Arithmetic only. The division changes no result, because chunks are
+// at fixed absolute positions and query rows do not depend on one another.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ struct AttentionCall {
 struct AttentionBlock {
   int32_t segment = 0;
   int32_t begin = 0, end = 0;              // query rows of one KV head in the segment
-  int32_t chunk_begin = 0, chunk_end = 0;  // chunks that any of them sees
+  int32_t chunk_begin = 0, chunk_end = 0;  // chunks that any of these rows sees
   int64_t partial_offset = 0;              // split: first of its partial results in the scratch, for KV head 0
 };
 
 struct AttentionPlan {
   std::span<AttentionBlock> blocks;  // in the arena
   bool split = false;                // every (block, KV head, chunk) is a task of its own, and a second pass merges
-  int64_t partials = 0;              // split: partial results in all
+  int64_t partials = 0;              // split: number of partial results
   int64_t macs = 0;                  // multiply-adds of both products, roughly
 };
 
@@ -37,14 +37,14 @@ struct AttentionPlan {
 inline constexpr int kMaxBlockRows = 48;
 inline constexpr int kMinBlockRows = 12;
 
-// A split keeps a partial result for each query row and chunk; above this many query rows there are blocks enough to
-// keep any machine's threads busy without.
+// A split keeps a partial result for each query row and chunk; above this many query rows there are enough blocks to
+// keep any machine's threads busy without a split.
 inline constexpr int64_t kMaxSplitRows = 2048;
 
-// Bytes of scratch that a call takes at most for max_rows rows of sequences of up to max_positions.
+// The most bytes of scratch that a call takes for max_rows rows of sequences of up to max_positions.
 int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions, int threads);
 
-// Beside those, for each thread: the K and V of a chunk, widened. 0 where they are no codes.
+// In addition, for each thread: the widened K and V of a chunk. 0 if they are no codes.
 int64_t widened_bytes(DType kv, int32_t head_dim);
 
 // REQUIRES: args checked.

@@ -1,6 +1,7 @@
-// Cuts a pass's attention into items, on the device: how long sequences are is known nowhere else.
+// Divides a pass's attention into items, on the device, because only the device knows the sequences' lengths.
 #include <algorithm>
 
+#include "device/cuda/block_sum.cuh"
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
 #include "ops/attention/attention_cuda.h"
@@ -11,21 +12,21 @@ namespace volley::ops {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kBuckets = 128;  // of items by cost
-constexpr int kTileLanes = 8;  // that look at a tile's rows together
+constexpr int kBuckets = 128;  // buckets of items by cost
+constexpr int kTileLanes = 8;  // lanes that read a tile's rows together
 
-// The plan is a chain of small steps, each of which reads what the one before wrote. So tiles are in shared memory, as
-// long as there are not more than a large prefill has.
+// The plan is a chain of small steps, each of which reads the result of the one before. So tiles lie in shared memory,
+// as long as there are no more than a large prefill has.
 constexpr int64_t kSharedTiles = 1024;
 
-// Positions that an item should have at least: below, what an item costs besides its K and V is more than they do.
+// The least positions of an item: below, its fixed cost exceeds that of its K and V.
 constexpr int32_t kMinItem = 128;
-// What cutting a tile costs, in positions: partial results go to memory and come back.
+// The cost of splitting a tile, in positions: partial results go to memory and come back.
 constexpr int32_t kSplitCost = 64;
 
-// Waves are evened out where a segment of the pass may have so many tiles, and from so many positions on that are a
-// block's share. With fewer tiles reading K and V bounds attention, and with fewer positions there is less to save than
-// it takes.
+// Waves are evened out if a segment of the pass may have so many tiles, and a block's share is at least so many
+// positions. With fewer tiles reading K and V bounds attention, and with fewer positions there is less to save than it
+// takes.
 constexpr int kLeastTiles = 4;
 constexpr int32_t kLeastShare = 2048;
 
@@ -44,18 +45,13 @@ struct PlanArgs {
   WorkLists lists;
 };
 
-// Sum of the values of the threads before this one; `total` gets everybody's. Each call has a kPlace of its own, and so
-// waits for nobody who still reads the sums of another.
+// Sum of the values of the threads before this one; `total` receives the sum of all. Each call has a kPlace of its own,
+// so it need not wait for threads that still read the sums of another.
 template <int kPlace>
 __device__ int32_t scan(int32_t value, int32_t* total) {
   __shared__ int32_t sums[kThreads / 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int32_t inclusive = value;
-#pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    const int32_t other = __shfl_up_sync(0xffffffff, inclusive, d);
-    if (lane >= d) inclusive += other;
-  }
+  const int32_t inclusive = cuda::warp_sum_through(value);
   if (lane == 31) sums[warp] = inclusive;
   __syncthreads();
   const int32_t of_warp = sums[lane];
@@ -92,8 +88,8 @@ __device__ int32_t make_tiles(const PlanArgs& args) {
   return total;
 }
 
-// What the rows of a tile that have its chunks see, by kTileLanes. kFirst: it gets the chunks of its first row, and is
-// told which others its rows have.
+// Computes, with kTileLanes threads, the range seen by the tile's rows that have its chunk length. kFirst: the tile
+// gets the chunk length of its first row, and the other lengths of its rows are noted.
 template <bool kFirst>
 __device__ void find_ranges(const PlanArgs& args, TileInfo& tile) {
   const int lane = static_cast<int>(threadIdx.x) % kTileLanes;
@@ -136,8 +132,8 @@ __device__ void find_ranges(const PlanArgs& args, TileInfo& tile) {
   }
 }
 
-// Finds the ranges of all tiles. One whose rows have chunks of several lengths comes once more for each of the others.
-// Returns their number.
+// Finds the ranges of all tiles. A tile whose rows have several lengths of chunks gets a further entry for each other
+// length. Returns the number of tiles.
 __device__ int32_t find_all_ranges(const PlanArgs& args, int32_t tiles) {
   constexpr int kAtOnce = kThreads / kTileLanes;
   const int lanes = threadIdx.x / kTileLanes;
@@ -166,8 +162,8 @@ __device__ int32_t chunks_of(const TileInfo& tile) {
   return ((tile.end - 1) >> tile.shift) - (tile.begin >> tile.shift) + 1;
 }
 
-// Calls item(begin, end, partial results) for each of `items` runs of chunks. The first run's chunks can be merged on
-// the spot, because merging goes from the left; the others leave a result each.
+// Calls item(begin, end, partial results) for each of `items` runs of chunks. The first run's chunks are merged on the
+// spot, because merging goes from the left; each other chunk leaves a partial result.
 template <typename Item>
 __device__ void cut(const TileInfo& tile, int32_t items, const Item& item) {
   const int32_t chunks = chunks_of(tile), first = tile.begin >> tile.shift;
@@ -178,8 +174,8 @@ __device__ void cut(const TileInfo& tile, int32_t items, const Item& item) {
   }
 }
 
-// How a tile is cut: into as few items as there can be of at most `target` positions, or one chunk, all about as long.
-// One that is little longer than the target is not.
+// How a tile is split: into the fewest items of at most `target` positions, or one chunk, all about equally long. A
+// tile little longer than the target is not split.
 __device__ TileCut count_items(const TileInfo& tile, int32_t target) {
   const int32_t whole = target + target / 8 + kSplitCost;
   if (tile.end - tile.begin <= whole) return {1, 0};
@@ -192,8 +188,8 @@ __device__ TileCut count_items(const TileInfo& tile, int32_t target) {
   return {items, 1 + chunks - chunks / items};
 }
 
-// How long items may be: a block's share of the positions if all were alike, or somewhat more if each block then has
-// one item at most. Chunks seldom add up to a share, and a second item costs a block more than a longer first one.
+// The length of items: a block's share of the positions if all were alike, or somewhat more if each block then has at
+// most one item. Chunks seldom add up to a share, and a second item costs a block more than a longer first one.
 __device__ int32_t choose_target(const PlanArgs& args, int tiles, int32_t share) {
   __shared__ int32_t best;
   const int32_t least = max(share, kMinItem);
@@ -221,7 +217,7 @@ __device__ TileCut cut_of(const TileInfo& tile, const Lengths& lengths) {
   return count_items(tile, tile.cut.items >= lengths.fine_from ? lengths.fine : lengths.usual);
 }
 
-// What a way to cut costs: how long the last block takes, in positions; INT32_MAX: there is no room. By a warp.
+// The cost of a division: how long the last block takes, in positions; INT32_MAX: it does not fit. Computed by a warp.
 __device__ int32_t cost_of(const PlanArgs& args, int tiles, int32_t share, const Lengths& lengths) {
   int32_t items = 0, partials = 0, usual_items = 0, usual_length = 0, fine_length = 0;
   for (int t = static_cast<int>(threadIdx.x) % 32; t < tiles; t += 32) {
@@ -247,10 +243,10 @@ __device__ int32_t cost_of(const PlanArgs& args, int tiles, int32_t share, const
   return max(waves * usual_length, share) + fine_length + merging;
 }
 
-// If long tiles come to a little more than whole waves of the grid, most blocks wait for the last items. So as many
-// tiles as fill whole waves are cut into equal items, perhaps of a whole tile each, and the rest into so short ones
-// that all blocks get some. It is done where it saves an eighth of the time. Tiles must be about as long as the
-// longest, or so short that it does not matter where they go.
+// If long tiles are a little more than whole waves of the grid, most blocks wait for the last items. So the tiles that
+// fill whole waves are split into equal items, perhaps of a whole tile each, and the others into so short ones that all
+// blocks get some. This is done if it saves an eighth of the time. Tiles must be about as long as the longest, or so
+// short that their place does not matter.
 __device__ Lengths choose_lengths(const PlanArgs& args, int tiles, int32_t share) {
   constexpr int kFines = 4;
   const Lengths plain = {choose_target(args, tiles, share), INT32_MAX, 0};
@@ -275,7 +271,7 @@ __device__ Lengths choose_lengths(const PlanArgs& args, int tiles, int32_t share
   __syncthreads();
   if (others > long_tiles / 8) return plain;
 
-  // Each warp tries one: so many items a tile, and lengths of the short ones.
+  // Each warp tries one division: a number of items a tile, and lengths of the short ones.
   const int warp = threadIdx.x / 32, per_tile = warp / kFines + 1, fine = warp % kFines;
   const auto lengths_of = [&](int32_t per_tile, int32_t fine) -> Lengths {
     const int shift = chunk_shift(longest);
@@ -293,7 +289,7 @@ __device__ Lengths choose_lengths(const PlanArgs& args, int tiles, int32_t share
   }
   const int32_t plain_cost = cost_of(args, tiles, share, plain);
   __syncthreads();
-  // Without room for all its partial results it leaves some tiles whole, which has no estimate.
+  // Without room for all its partial results a division leaves some tiles whole, for which there is no estimate.
   if (plain_cost == INT32_MAX || static_cast<int64_t>(best >> 32) * 8 > int64_t{plain_cost} * 7) return plain;
   const auto chosen = static_cast<int32_t>(best & 0xffffffff);
   return lengths_of(chosen / kFines + 1, chosen % kFines);
@@ -372,7 +368,7 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
     if (is_split(partial, n)) {
       item.split = split;
       item.parts = parts;
-      // As many shares as there can be without any of them having parts of two blocks of 16 rows.
+      // The most shares of merging with which none has parts of two blocks of 16 rows.
       const int32_t row_blocks = (tile.count + 15) / 16;
       item.shares = static_cast<int16_t>(parts < row_blocks ? parts : parts / row_blocks * row_blocks);
       item.partial = 0;
@@ -392,7 +388,7 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   }
 }
 
-// Blocks of the grid: as many as the multiprocessors hold that the pass may use.
+// Blocks of the grid: as many as fit on the multiprocessors that the pass may use.
 int64_t most_blocks(const GpuInfo& gpu, const HeadShape& shape) {
   const int count =
       shape.multiprocessors > 0 ? std::min(shape.multiprocessors, gpu.multiprocessors) : gpu.multiprocessors;

@@ -6,8 +6,8 @@
 // and V of the next are on their way while it computes, across items. Four warps hold 16 query rows each; a warp
 // without rows only copies. With head_dim 256 a second set of four computes the same scores for the other half of the
 // outputs, because a lane has registers for 128 of them twice: one set for the chunk under way, one for the merged
-// chunks before it. Where the cache holds e4m3 codes, those come in the room of one of the two tiles of K (and of V),
-// and are widened into that of the other when they are needed.
+// chunks before it. If the cache holds e4m3 codes, they are copied into the memory of one of the two tiles of K (and of
+// V), and widened into that of the other when needed.
 #pragma once
 
 #include "device/cuda/dependent.cuh"
@@ -22,13 +22,13 @@ template <int kHeadDim_, bool kCodes_ = false>
 struct PortableShape {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kCodes = kCodes_;                 // in the cache
-  static constexpr int kHalves = kHeadDim > 128 ? 2 : 1;  // of the outputs, a set of four warps each
+  static constexpr int kHalves = kHeadDim > 128 ? 2 : 1;  // parts of the outputs, a set of four warps each
   static constexpr int kThreads = 128 * kHalves;
   static constexpr int kBlocks = attention_blocks_per_multiprocessor(kHeadDim);
   static constexpr int kGroupBytes = 8 * kHeadDim * 2;  // 8 positions of K or V, or query rows
   static constexpr int kTileBytes = kTilePositions * kHeadDim * 2;
   static constexpr int kSharedBytes = 6 * kTileBytes + 1024;  // two each of q, K and V
-  static constexpr int kPieces = kTileBytes / 16 / kThreads;  // of 16 bytes, a thread
+  static constexpr int kPieces = kTileBytes / 16 / kThreads;  // pieces of 16 bytes for each thread
   // As the cache holds them.
   static constexpr int kCopyBytes = kCodes ? kTileBytes / 2 : kTileBytes;
   static constexpr int kCopyGroupBytes = kCodes ? kGroupBytes / 2 : kGroupBytes;
@@ -42,13 +42,13 @@ constexpr int kItemsAhead = 4;  // how far ahead it fetches them
 
 // A tile of K and V on its way.
 struct TileLoad {
-  int32_t position, begin, end;  // of the tile; visible
+  int32_t position, begin, end;  // the tile's position, and its visible range
   int64_t offset;                // lane i: of K of positions position + 8 (i % 8) …, in bytes from args.kv
 };
 
-// Which item of this block comes when, and where its parts are.
+// The order of this block's items, and where their parts lie.
 struct ItemCursor {
-  int32_t index = 0;  // of this block's items
+  int32_t index = 0;  // index among this block's items
   int32_t position = 0;
   bool valid = false;
 };
@@ -95,9 +95,9 @@ struct TilesBlock {
     load.begin = it.begin;
     load.end = it.end;
     const int32_t position = cursor.position + threadIdx.x % 8 * 8;
-    if (position + 8 <= it.begin || position >= it.end) return load;  // read by nobody, and perhaps without a page
+    if (position + 8 <= it.begin || position >= it.end) return load;  // not read, and perhaps without a page
     const int32_t index = args.page_size.divide(position), in_page = args.page_size.remainder(position);
-    const int32_t page = args.page_table[static_cast<int64_t>(it.slot) * args.max_pages + index];
+    const int32_t page = args.pages[it.slot][index];
     if (page < 0) __trap();
     load.offset =
         page * args.page_stride + head(cursor.index) * 2 * args.head_bytes + in_page / 8 * Shape::kCopyGroupBytes;
@@ -116,7 +116,7 @@ struct TilesBlock {
     }
   }
 
-  // Where the copy of K (k) or V (v) in a slot goes, and where the tile lies that is multiplied.
+  // Where K (k) or V (v) of a slot is copied to, and where the tile to multiply lies.
   __device__ uint32_t copied(uint32_t k_or_v, uint32_t slot) const {
     return k_or_v + slot * Shape::kCopyBytes;
   }
@@ -124,7 +124,7 @@ struct TilesBlock {
     return Shape::kCodes ? k_or_v + Shape::kTileBytes : copied(k_or_v, slot);
   }
 
-  // Codes: the copy in a slot becomes the tile, by all threads.
+  // Codes: all threads widen a slot's copy into its tile.
   __device__ void widen_tile(uint32_t k_or_v, uint32_t slot) const {
     const uint32_t from = copied(k_or_v, slot), to = tile(k_or_v, slot);
 #pragma unroll
@@ -173,14 +173,14 @@ __device__ void multiply_scores(float (&s)[kScoreTiles][4], uint32_t q, uint32_t
   for (int step = 0; step < Shape::kScoreSteps; ++step) {
     uint32_t a[4];
     const int q_piece = step * 2 + matrix / 2, k_piece = step * 2 + matrix % 2;
-    load_matrices(a, q_row + q_piece / 8 * 1024 + ((q_piece % 8) ^ row) * 16);
+    load_fragments(a, q_row + q_piece / 8 * 1024 + ((q_piece % 8) ^ row) * 16);
     const uint32_t k_at = k_row + k_piece / 8 * 1024 + ((k_piece % 8) ^ row) * 16;
 #pragma unroll
     for (int j = 0; j < kScoreTiles; j += 2) {
       uint32_t b[4];
-      load_matrices(b, k_at + j * Shape::kGroupBytes);
-      multiply(s[j], a, b[0], b[1]);
-      multiply(s[j + 1], a, b[2], b[3]);
+      load_fragments(b, k_at + j * Shape::kGroupBytes);
+      multiply16(s[j], a, b[0], b[1]);
+      multiply16(s[j + 1], a, b[2], b[3]);
     }
   }
 }
@@ -195,13 +195,13 @@ __device__ void multiply_values(const uint32_t (&p)[kScoreTiles][2], uint32_t v,
     for (int j = 0; j < Shape::kOutputs; j += 2) {
       uint32_t b[4];
       load_matrices_transposed(b, v_address<Shape>(row, step, j));
-      multiply(state.outputs[j], a, b[0], b[1]);
-      multiply(state.outputs[j + 1], a, b[2], b[3]);
+      multiply16(state.outputs[j], a, b[0], b[1]);
+      multiply16(state.outputs[j + 1], a, b[2], b[3]);
     }
   }
 }
 
-// Whether any of this thread's part of a tile of V is an infinity or NaN.
+// Whether this thread's part of a tile of V has an infinity or NaN.
 template <typename Shape>
 __device__ bool holds_non_finite(uint32_t v) {
   bool found = false;
@@ -228,8 +228,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const TilesBlock<Shape> block = {
       args, base, base + 2 * Shape::kTileBytes, base + 4 * Shape::kTileBytes, ring, args.counts->items * args.kv_heads};
   for (int i = 0; i < kItemsAhead; ++i) block.fetch_item(i);
-  commit_copies();
-  wait_for_copies<0>();
+  copies_commit();
+  copies_wait<0>();
   __syncthreads();
 
   ItemCursor ahead, at;  // the next tile whose K is copied; the tile that is computed
@@ -248,13 +248,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       block.advance(ahead);
       new_item = ahead.index != index;
     }
-    commit_copies();
+    copies_commit();
     pending = next;
     next = block.find_tile(ahead);
   };
   const auto copy_v = [&](uint32_t slot) {
     if (pending.end > 0) block.copy_tile(block.copied(block.v, slot), pending, args.head_bytes);
-    commit_copies();
+    copies_commit();
   };
   copy_k(0);
   copy_v(0);
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const bool edge = position < item.all_begin || position + kTilePositions > item.all_end;
     const uint32_t v = block.tile(block.v, slot);
 
-    wait_for_copies<2>();
+    copies_wait<2>();
     __syncthreads();  // K is there, and the V before this one has been read
     copy_v(slot ^ 1);
     if constexpr (Shape::kCodes) block.widen_tile(block.k, slot);
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       update_probabilities(s, args.scale_log2, state, p, factor);
       scale_outputs(factor, state);
     }
-    wait_for_copies<2>();
+    copies_wait<2>();
     __syncthreads();  // V is there, and K has been read
     copy_k(slot);
     if constexpr (Shape::kCodes) block.widen_tile(block.v, slot);
@@ -345,15 +345,9 @@ void launch_portable(Stream& stream, int blocks, bool early, const TilesArgs& ar
 // kCodes: of PortableShape.
 template <bool kCodes>
 void launch_portable(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args) {
-  switch (head_dim) {
-    case 64:
-      return launch_portable<PortableShape<64, kCodes>>(stream, blocks, early, args);
-    case 128:
-      return launch_portable<PortableShape<128, kCodes>>(stream, blocks, early, args);
-    default:
-      VOLLEY_CHECK_EQ(head_dim, 256);
-      return launch_portable<PortableShape<256, kCodes>>(stream, blocks, early, args);
-  }
+  with_head_dim(head_dim, [&](auto dim) {
+    launch_portable<PortableShape<decltype(dim)::value, kCodes>>(stream, blocks, early, args);
+  });
 }
 
 }  // namespace volley::ops

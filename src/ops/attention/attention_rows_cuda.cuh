@@ -1,5 +1,5 @@
-// What the tile kernels of attention share: a lane's rows, from scores to results, in the layout in which both matrix
-// units leave sums (warp_products.cuh). Shape says kHeadDim; kHalves, the number of warp sets that hold different
+// Shared by the tile kernels of attention: a lane's rows, from scores to results, in the layout in which both matrix
+// units leave sums (warp_products.cuh). Shape defines kHeadDim; kHalves, the number of warp sets that hold different
 // outputs of the same rows; kOutputs, the matrices of 8 outputs that a warp holds; kGroupBytes, 8 positions of K or V.
 #pragma once
 
@@ -27,11 +27,11 @@ struct TilesArgs {
   int heads, kv_heads;
   Divisor units_of_item;  // by kv_heads
   Divisor group;
-  float scale_log2;    // of scores, K's own included
-  float v_scale;       // of outputs
+  float scale_log2;    // scale of the scores, including K's own
+  float v_scale;       // scale of the outputs
   const float* sinks;  // [heads]; or null
-  const int32_t *visible_begin, *visible_end, *page_table;
-  int max_pages;
+  const int32_t *visible_begin, *visible_end;
+  SlotPages pages;
   Divisor page_size;
   bool shared_by_tiles;  // several tiles of rows may read the same K and V
   const uint8_t* kv;
@@ -46,7 +46,7 @@ struct TilesArgs {
 
 constexpr int kScoreTiles = kTilePositions / 8;
 
-// What a lane's two rows see.
+// The ranges of a lane's two rows.
 struct RowRanges {
   int32_t begin[2], end[2];
 };
@@ -78,7 +78,7 @@ struct RowState {
   __device__ float4 output(int j) const {
     return {outputs[j][0], outputs[j][1], outputs[j][2], outputs[j][3]};
   }
-  // What merge_chunk() does to the first chunk.
+  // The part of merge_chunk() for the first chunk.
   __device__ void begin_merging() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) merged_maximum[i] = maximum[i], merged_sum[i] = sum[i];
@@ -119,7 +119,7 @@ __device__ __forceinline__ void hide_scores(float (&s)[kScoreTiles][4], const Ro
 }
 
 // Scores to probabilities under the running maximum of the chunk, packed as the A side of the next product. `factor` is
-// what the outputs so far must be multiplied by.
+// the factor to apply to the outputs so far.
 template <typename Shape>
 __device__ __forceinline__ void update_probabilities(const float (&s)[kScoreTiles][4], float scale_log2,
                                                      RowState<Shape>& state, uint32_t (&p)[kScoreTiles][2],
@@ -201,8 +201,8 @@ __device__ __forceinline__ void multiply_seen_values(const uint32_t (&p)[kScoreT
         load_matrices_transposed(b, v_address<Shape>(base, step, j));
 #pragma unroll
         for (int e = 0; e < 4; ++e) b[e] = seen(b[e], step * 16 + e % 2 * 8);
-        multiply(d[0], a, b[0], b[1]);
-        multiply(d[1], a, b[2], b[3]);
+        multiply16(d[0], a, b[0], b[1]);
+        multiply16(d[1], a, b[2], b[3]);
       }
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void store_partial(const TilesArgs& args, const WorkI
   for (int j = 0; j < Shape::kOutputs; ++j, outputs += item.tile_partials * 32) *outputs = state.output(j);
 }
 
-// What the merged outputs of a head's row are multiplied by at last.
+// The final factor on the merged outputs of a head's row.
 __device__ inline float output_factor(const TilesArgs& args, int head, float maximum, float sum) {
   return args.v_scale * inverse_sum(args.sinks, head, maximum, sum);
 }
@@ -256,7 +256,7 @@ __device__ void store_result(const TilesArgs& args, const WorkItem& item, int kv
   const int column = half * 128 + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (state.visible.end[i] == 0) continue;  // there is no such row, or it has chunks of another length
+    if (state.visible.end[i] == 0) continue;  // the row does not exist, or has chunks of another length
     const int r = row + 8 * i;
     const float factor =
         output_factor(args, head_of(args, item.first + r, kv_head), state.merged_maximum[i], state.merged_sum[i]);

@@ -1,11 +1,11 @@
-// Partial results of attention and how they merge: the same arithmetic wherever it happens.
+// Partial results of attention and how they merge: one place for the arithmetic, so that the order is always the same.
 #pragma once
 
 #include "ops/attention/warp_products.cuh"
 
 namespace volley::ops {
 
-// What scores are measured from: the maximum, or zero where nothing has been seen.
+// The reference of scores: the maximum, or zero before any position was seen.
 __device__ inline float reference_of(float maximum) {
   return maximum == -INFINITY ? 0.0f : maximum;
 }
@@ -25,8 +25,8 @@ __device__ inline float merge(float old, float added, MergeFactors factors) {
   return fmaf(added, factors.added, old * factors.old);
 }
 
-// The inverse of a row's sum, measured as the merged outputs are. sinks: a logit for each head; or null. One is merged
-// as if it were a partial result of one position without V, after all others.
+// The inverse of a row's sum, relative to the same maximum as the merged outputs. sinks: a logit for each head; or
+// null. A sink is merged like a partial result of one position without V, after all others.
 __device__ inline float inverse_sum(const float* sinks, int head, float maximum, float sum) {
   if (sinks == nullptr) return 1.0f / sum;
   const MergeFactors factors = merge_maximum(maximum, sinks[head] * 1.44269504f);

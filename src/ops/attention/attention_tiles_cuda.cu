@@ -1,5 +1,5 @@
-// The tile kernel that suits the GPU, and the kernel that merges what the portable one leaves in parts. (The one for
-// sm_90 does that itself.)
+// Chooses the tile kernel for the GPU, and has the kernel that merges the portable kernel's partial results. (The one
+// for sm_90 merges its own.)
 #include <algorithm>
 #include <numbers>
 #include <string>
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kMergeWarps * 32)
   }
 }
 
-// Code for sm_90a runs there alone; a program without it has the portable kernel for all GPUs.
+// Code for sm_90a runs only there; on other GPUs a program uses the portable kernel.
 bool has_wgmma(const GpuInfo& gpu) {
 #ifdef VOLLEY_CUDA_SM90A
   return gpu.is_hopper();
@@ -61,7 +61,7 @@ bool has_wgmma(const GpuInfo& gpu) {
 #endif
 }
 
-// As sentences about what was asked for.
+// Error texts about the requested backend.
 Error not_built(AttentionBackend asked, const std::string& why) {
   return unimplemented("The attention backend \"" + std::string(attention_backend_name(asked)) + "\" " + why);
 }
@@ -79,8 +79,7 @@ TilesArgs tiles_args(const Rows& rows, const RowView& view, const Attention& arg
   a.sinks = args.sinks.data == nullptr ? nullptr : args.sinks.as<float>();
   a.visible_begin = view.begin.as<int32_t>();
   a.visible_end = view.end.as<int32_t>();
-  a.page_table = view.page_table.as<int32_t>();
-  a.max_pages = static_cast<int>(view.page_table.dim(1));
+  a.pages = SlotPages::of(view);
   a.page_size = Divisor(args.kv.page_size);
   a.shared_by_tiles = int64_t{rows.max_segment_rows} * a.group.by > kTileRows;
   a.kv = reinterpret_cast<const uint8_t*>(args.kv.base);
@@ -105,18 +104,6 @@ void merge_partials(Stream& stream, const AttentionWork& work, const TilesArgs& 
   how.block = dim3(kMergeWarps * 32);
   how.early = true;
   cuda::launch(merge_kernel<Shape>, how, stream, args, splits);
-}
-
-void merge_partials(Stream& stream, int head_dim, const AttentionWork& work, const TilesArgs& args,
-                    const SplitTile* splits) {
-  switch (head_dim) {
-    case 64:
-      return merge_partials<64>(stream, work, args, splits);
-    case 128:
-      return merge_partials<128>(stream, work, args, splits);
-    default:
-      return merge_partials<256>(stream, work, args, splits);
-  }
 }
 
 }  // namespace
@@ -158,7 +145,9 @@ void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view,
   }
   const auto kernel = codes ? attention_portable_code_tiles : attention_portable_tiles;
   kernel(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);
-  if (args.work.max_partials > 0) merge_partials(stream, args.kv.head_dim, args.work, tiles, lists.splits);
+  if (args.work.max_partials == 0) return;
+  with_head_dim(args.kv.head_dim,
+                [&](auto dim) { merge_partials<decltype(dim)::value>(stream, args.work, tiles, lists.splits); });
 }
 
 }  // namespace volley::ops

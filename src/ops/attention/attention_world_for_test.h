@@ -1,5 +1,4 @@
-// What the tests of attention share on every device: sequences with known K and V, batches of rows, and the fp64
-// oracle.
+// Shared by the tests of attention on every device: sequences with known K and V, batches of rows, and the fp64 oracle.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +33,7 @@ struct AttentionShape {
 struct AttentionRow {
   int slot = 0;
   int begin = 0, end = 1;  // visible cache positions
-  int id = 0;              // what its q is made from
+  int id = 0;              // seed of its q
 };
 
 // As q and attention's output are.
@@ -78,7 +77,7 @@ class AttentionWorld {
     std::vector<int32_t> table(pages);
     for (int i = 0; i < pages; ++i) table[i] = i;
     std::shuffle(table.begin(), table.end(), std::mt19937(page_order));
-    // A page that no sequence needs is no page at all.
+    // A page that no sequence needs stays out of the pool.
     for (size_t slot = 0; slot < lengths.size(); ++slot) {
       const int used = (lengths[slot] + shape.page_size - 1) / shape.page_size;
       std::fill(table.begin() + slot * pages_per_slot_ + used, table.begin() + (slot + 1) * pages_per_slot_, -1);
@@ -86,7 +85,7 @@ class AttentionWorld {
     page_table_ = std::make_unique<DeviceTensor>(device, table);
     const int64_t bytes = kv_layer_bytes(shape.page_size, shape.kv_heads, shape.head_dim, shape.dtype);
     const int64_t stride = bytes + 4096;  // another layer's
-    // What a former owner left: NaN in every element.
+    // The bytes of a former owner: NaN in every element.
     memory_ = std::make_unique<DeviceTensor>(device, static_cast<size_t>(pages * stride));
     kv_ = {memory_->view(DType::kU8, {pages * stride}).as<std::byte>(),
            stride,
@@ -123,7 +122,7 @@ class AttentionWorld {
   const AttentionShape& shape() const { return shape_; }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
 
-  // From sinks that hardly count to some that outweigh thousands of positions.
+  // From sinks with hardly any weight to some that outweigh thousands of positions.
   static float sink(int head) { return static_cast<float>(head * 7 % 5) * 3.0f - 3.5f; }
 
   // K and V of a position: [kv_heads][head_dim] each, K first; a function of (slot, position) alone.
@@ -219,7 +218,7 @@ class AttentionWorld {
     batch.rows = static_cast<int32_t>(n);
     RowView& view = batch.views[kWholeView];
     view = {begin_device.view(DType::kI32, {n}), end_device.view(DType::kI32, {n}), page_table()};
-    // Rows that a write brings see themselves last.
+    // Rows with written positions see themselves last.
     std::vector<int32_t> last = end;
     for (int32_t& p : last) --p;
     const DeviceTensor last_device(device_, last);
@@ -353,6 +352,12 @@ inline std::vector<AttentionRow> causal(int slot, int first, int n) {
   return rows;
 }
 
+// Rows [first, first + n) of a batch's bytes.
+inline std::vector<std::byte> part(const std::vector<std::byte>& bytes, size_t rows, size_t first, size_t n) {
+  const size_t stride = bytes.size() / rows;
+  return {bytes.begin() + first * stride, bytes.begin() + (first + n) * stride};
+}
+
 // A decoding row, a causal block across a tile's end, a bidirectional block, sliding windows of both kinds.
 inline std::vector<AttentionRow> mixed_rows() {
   std::vector<AttentionRow> rows = {{0, 0, 38, 1}};
@@ -370,6 +375,32 @@ inline std::string name_of(const AttentionShape& s) {
   return std::string(dtype_name(s.dtype)) + " head_dim " + std::to_string(s.head_dim) + " heads " +
          std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " page " + std::to_string(s.page_size) +
          (s.sinks ? " sinks" : "");
+}
+
+// By the type of K and V, and whether heads have sinks.
+class AttentionByType : public testing::TestWithParam<std::tuple<DType, bool>> {
+ protected:
+  static DType dtype() { return std::get<DType>(GetParam()); }
+  static AttentionShape shape(int head_dim, int heads, int kv_heads, int page_size) {
+    return {dtype(), head_dim, heads, kv_heads, page_size, std::get<bool>(GetParam())};
+  }
+  // Scores far apart: the smallest probabilities vanish, and no value overflows. A sequence of 600 and 6 heads of 64.
+  static void expect_finite(AttentionWorld& world) {
+    for (int p : {3, 250, 599}) {
+      auto x = world.values(0, p);
+      for (float& v : x) v *= 300.0f;
+      world.write_values(0, {p}, x);
+    }
+    for (const AttentionRow& row : {AttentionRow{0, 0, 600, 1}, {0, 0, 200, 2}, {0, 251, 599, 3}}) {
+      const auto out = world.run({row});
+      for (int i = 0; i < 6 * 64; ++i) EXPECT_TRUE(std::isfinite(element(out, i, dtype()))) << i;
+    }
+  }
+};
+inline const auto kAttentionTypes =
+    testing::Combine(testing::Values(DType::kBF16, DType::kF32, DType::kF8E4M3), testing::Bool());
+inline std::string name_of_types(const testing::TestParamInfo<std::tuple<DType, bool>>& info) {
+  return std::string(dtype_name(std::get<DType>(info.param))) + (std::get<bool>(info.param) ? "_sinks" : "");
 }
 
 }  // namespace volley::ops

@@ -1,5 +1,5 @@
-// The instructions of sm_80 and later that the tile kernel of attention is made of: asynchronous copies of 16 bytes,
-// loads of 8 x 8 matrices, and matrix products of a warp. Semantics: PTX ISA manual, chapter 9.7.
+// The instructions of sm_80 and later that the tile kernel of attention is made of beside those of
+// linear_cuda_fragments.cuh. Semantics: PTX ISA manual, chapter 9.7.
 //
 // D[16, 8] += A[16, 16] B[16, 8], bf16 operands, fp32 sums. With r = lane / 4 and c = 2 (lane % 4), a lane holds
 //   d = {D[r][c], D[r][c + 1], D[r + 8][c], D[r + 8][c + 1]}
@@ -10,7 +10,11 @@
 
 #include <cstdint>
 
+#include "ops/linear/cuda/linear_cuda_fragments.cuh"
+
 namespace volley::ops {
+
+using fragments::copies_commit, fragments::copies_wait, fragments::load_fragments, fragments::multiply16;
 
 // Copies 16 bytes, or writes 16 bytes of zeros and reads nothing.
 __device__ inline void copy_or_zero(uint32_t to_shared, const void* from, bool copy) {
@@ -18,34 +22,13 @@ __device__ inline void copy_or_zero(uint32_t to_shared, const void* from, bool c
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from), "r"(bytes)
                : "memory");
 }
-__device__ inline void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits until at most kPending of this thread's committed groups are unfinished.
-template <int kPending>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
-// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
+// Four 8 x 8 matrices, transposed; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
-}
-
-__device__ inline void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // 2^x; relative error about 2^-22.

@@ -45,7 +45,7 @@ void apply_penalties(const RowInput& in, float* adjusted) {
   for (const TokenId token : slot.seen) {
     adjusted[token] = penalise(adjusted[token], params, slot.history[token].outputs);
   }
-  // Tokens of the prefix once more, from their raw logit and with the full count. What the grammar masked stays so.
+  // Tokens of the prefix are penalised again, from their raw logit and with the full count. Masked tokens stay masked.
   for (const TokenId token : in.prefix) {
     VOLLEY_CHECK(token >= 0 && static_cast<size_t>(token) < slot.history.size());
     if (adjusted[token] == kMasked) continue;

@@ -17,7 +17,7 @@ struct RowInput {
   std::span<const uint32_t> mask;   // grammar: bit v % 32 of word v / 32; empty: everything is allowed
 };
 
-// Whether the steps change anything in this row.
+// Whether the steps change any logit of this row.
 bool needs_adjustment(const RowInput& in);
 
 // Writes the logits after the steps to adjusted[vocab]. -inf stays -inf through all of them.

@@ -25,12 +25,12 @@ namespace volley::ops {
 // The largest vocabulary: sums of token weights are exact up to here.
 inline constexpr int32_t kMaxVocab = 1 << 19;
 
-// The most that one request may bring. The engine refuses more when a request is submitted.
+// The most that one request may have of each. The engine refuses more when a request is submitted.
 inline constexpr int32_t kMaxEndIds = 128;
 inline constexpr int32_t kMaxLogitBias = 1024;
 inline constexpr int32_t kMaxLogprobs = 20;
 
-// What the rule needs to know of the request in a slot. Validated by the engine.
+// The rule's input from the request in a slot. Validated by the engine.
 struct SlotSampling {
   SamplingParams params;
   uint64_t seed = 0;             // params.seed, or what the engine drew
@@ -39,8 +39,8 @@ struct SlotSampling {
   std::vector<TokenId> end_ids;  // end-of-sequence (unless ignored) and stop ids
 };
 
-// Output tokens that became part of their sequences: tokens[i * stride .. + counts[i]) of slot slots[i]. The arrays lie
-// in the memory of the stream's device; `n` is known to the host, and an entry may have no tokens.
+// Output tokens that were committed: tokens[i * stride .. + counts[i]) of slot slots[i]. The arrays lie in the memory
+// of the stream's device; `n` is known to the host, and an entry may have no tokens.
 struct CommittedTokens {
   const int32_t* slots = nullptr;
   const int32_t* counts = nullptr;
@@ -50,8 +50,8 @@ struct CommittedTokens {
 };
 
 // Token counts and parameters of every slot, in the memory of one device. A slot that is cleared keeps nothing.
-// Threads: one, the engine's. On CUDA changes are ordered on the device's stream, after the work that is on it, and
-// nothing here waits for it; recorded graphs see them, for the addresses that they hold do not change.
+// Threads: one, the engine's. On CUDA changes are ordered on the device's stream, after its earlier work, and no
+// function here waits for the stream. Recorded graphs see the changes, because the addresses in them stay the same.
 class SamplerState {
  public:
   // kResourceExhausted when there is no memory. The device must outlive the state.
@@ -98,28 +98,28 @@ struct RowLogprobs {
 
 PositionLogprobs to_position_logprobs(const RowLogprobs& row);
 
-// Memory of the stream's device, [rows of logits] each. What belongs to rows that no segment covers is left alone.
+// Memory of the stream's device, [rows of logits] each. Entries of rows that no segment covers stay unchanged.
 struct ChoiceOutput {
   TokenId* tokens = nullptr;
   float* probability = nullptr;  // or null: softmax probability of the choice after processing (the drafter's
                                  // confidence), to a ten-thousandth or so: it orders and counts, no text depends on it
   RowLogprobs* logprobs = nullptr;  // or null; filled for slots that asked (params.logprobs >= 0)
-  uint8_t* finite = nullptr;  // or null: 0 where there is nothing to choose from: the logits hold NaN or +inf (before
+  uint8_t* finite = nullptr;        // or null: 0 where no token can be chosen: the logits hold NaN or +inf (before
                               // or after processing), or every token is masked. The choice and its probability are then
                               // 0, and logprobs has no top. -inf is a masked token.
 };
 
-// logits: [rows, vocab] fp32, read only. A row's choice depends on its logits, its slot's parameters and counts, its
-// index and its prefix, and on nothing else: not on the batch, and not on the device. CPU and CUDA give the same tokens
-// and logprobs, except that the logarithms of logprobs may differ in the last bit; probabilities are close.
+// logits: [rows, vocab] fp32, read only. A row's choice depends only on its logits, its slot's parameters and counts,
+// its index and its prefix, not on the batch or the device. CPU and CUDA give the same tokens and logprobs, except that
+// the logarithms of logprobs may differ in the last bit; probabilities are close.
 //
 // The segments, and what they point to, lie in the memory of the stream's device; on CUDA only their number is known to
-// the host, so that a recorded graph serves whatever they say when it runs.
+// the host, so that a recorded graph uses the segments present when it runs.
 void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
             const ChoiceOutput& out, Arena& scratch);
 
-// The same in two parts, for a product that can spare logits: plan_choices() comes before it and says which rows of
-// logits are wanted whole; of the others, choose() reads a summary.
+// The same in two parts, for a product that can avoid writing logits: plan_choices() comes before the product and lists
+// the rows of logits that are needed whole; for the others, choose() reads a summary.
 struct ChoiceTask {
   int64_t rows = 0;  // of logits
   std::span<const ChoiceSegment> segments;
@@ -150,10 +150,10 @@ struct ChoicePlan {
   choice::DevicePlan device;
 };
 
-// summarises: whether linear() can (linear_summarises()); if not, the plan wants all rows whole. Rows of greedy
-// requests whose logits nothing changes and nobody wants to see are summarised. The choices, `finite` and logprobs are
-// the same, to the bit; probabilities are as close as said above. The plan lives until what it took from `scratch` is
-// released. Between the two calls neither the segments nor their slots' sampling may change.
+// summarises: whether linear() can (linear_summarises()); if not, the plan needs all rows whole. Rows of greedy
+// requests are summarised if their logits are not changed and no logprobs are wanted. The choices, `finite` and
+// logprobs are the same, to the bit; probabilities are as close as said above. The plan is valid until its scratch
+// memory is released. Between the two calls neither the segments nor their slots' sampling may change.
 ChoicePlan plan_choices(Stream& stream, const ChoiceTask& task, bool summarises, Arena& scratch);
 
 // logits: [task.rows, vocab] as linear() left them with plan.summaries.

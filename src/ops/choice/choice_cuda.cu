@@ -1,5 +1,5 @@
-// Plans the rows of one call, and makes the choices that need a single look at the logits: greedy ones and plain
-// Gumbel-max. The rest is choose_rows_cuda.cu's.
+// Plans the rows of one call, and makes the choices that need a single read of the logits: greedy ones and plain
+// Gumbel-max. choose_rows_cuda.cu makes the others.
 #include "ops/choice/choice_kernels.h"
 
 #include "device/cuda/dependent.cuh"
@@ -15,12 +15,12 @@ struct PlainRow {
   int32_t index;
 };
 
-// What one block found in its slice of a row.
+// One block's results for its slice of a row.
 struct Finding {
   Key best;      // of the scores
   float most;    // the highest logit
   int32_t bad;   // NaN or +inf among them
-  float weight;  // sum of exp((logit - most) / temperature), if somebody asks for probabilities
+  float weight;  // sum of exp((logit - most) / temperature), if probabilities are requested
   int32_t unused;
 };
 
@@ -41,7 +41,7 @@ struct PlanArgs {
 
 constexpr int kPlanThreads = 512;
 
-// Whether something changes the logits before temperature; index: of the token to choose.
+// Whether any step changes the logits before temperature; index: of the token to choose.
 __device__ bool adjusts(const DeviceSlot& slot, const ChoiceSegment& segment, int32_t index) {
   return slot.penalised != 0 || slot.bias_count > 0 || segment.mask != nullptr ||
          (slot.end_count > 0 && index - slot.prompt_length < slot.min_tokens);
@@ -267,8 +267,8 @@ __device__ void choose_from_summary(const PlainArgs& args, int32_t row, const De
   if (threadIdx.x == 0) finish_row(args, row, slot, f);
 }
 
-// Block (slice, row). The one that comes last merges the row's slices; keys have one maximum in any order. A summary is
-// the first block's.
+// Block (slice, row). The last block of a row merges its slices; the maximum of the keys does not depend on the order.
+// A summary is the first block's.
 __global__ void __launch_bounds__(kThreads) plain_kernel(PlainArgs args) {
   __shared__ bool last;
   cuda::launch_dependents();
@@ -366,11 +366,7 @@ ChoicePlan plan_choices_cuda(Stream& stream, const ChoiceTask& task, bool summar
     args.whole = static_cast<uint8_t*>(scratch.take(DType::kU8, {rows}).data);
     plan.summaries = {args.whole, task.out.probability != nullptr};
   }
-  cuda::Launch how;
-  how.grid = dim3(1);
-  how.block = dim3(kPlanThreads);
-  how.early = true;
-  cuda::launch(plan_kernel, how, stream, args);
+  cuda::launch(plan_kernel, {.grid = dim3(1), .block = dim3(kPlanThreads), .early = true}, stream, args);
   return plan;
 }
 
@@ -390,11 +386,8 @@ void choose_cuda(Stream& stream, const ChoicePlan& plan, TensorView logits, Aren
   plain.tokens = plan.task.out.tokens;
   plain.finite = plan.task.out.finite;
   plain.probability = plan.task.out.probability;
-  cuda::Launch how;
-  how.grid = dim3(slices(vocab), static_cast<unsigned>(rows));
-  how.block = dim3(kThreads);
-  how.early = true;
-  cuda::launch(plain_kernel, how, stream, plain);
+  cuda::launch(plain_kernel, {.grid = cuda::dims(slices(vocab), rows), .block = dim3(kThreads), .early = true}, stream,
+               plain);
 
   ChooseRowsArgs args;
   args.logits = plain.logits;

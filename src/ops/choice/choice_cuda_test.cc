@@ -1,6 +1,6 @@
-// Protects, on a GPU: that it chooses what the CPU chooses, to the bit; rows of many equal values and of vocabularies
-// that exceed shared memory; that summaries of rows give the same choices; that recorded graphs follow what lies in
-// device memory; and counts of committed tokens.
+// Protects, on a GPU: the choices equal the CPU's, to the bit; rows of many equal values and of vocabularies that
+// exceed shared memory; summaries of rows give the same choices; recorded graphs use the current contents of device
+// memory; and counts of committed tokens.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -65,7 +65,7 @@ class Pair {
       segments_.push_back(segment);
       rows_ += segment.rows;
       segments_.push_back({.slot = slot, .row_begin = rows_, .rows = 0});
-      if (slot % 3 == 0) ++rows_;  // a row that nobody asks for
+      if (slot % 3 == 0) ++rows_;  // a row that no segment covers
     }
   }
 
@@ -142,7 +142,7 @@ TEST_F(ChoiceCuda, EqualsTheCpuOnTheLargestVocabulary) {
   ASSERT_NO_FATAL_FAILURE(pair.expect_equal(random_logits(rng, static_cast<size_t>(pair.rows()) * kMaxVocab, 2.0f)));
 }
 
-// A graph is recorded once: which slots, rows and positions it serves is up to what lies in memory when it runs.
+// A graph is recorded once: its slots, rows and positions are those in memory when it runs.
 TEST_F(ChoiceCuda, RecordedGraphsFollowTheSegments) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   std::mt19937 rng(24);
@@ -181,7 +181,7 @@ TEST_F(ChoiceCuda, RecordedGraphsFollowTheSegments) {
   }
 }
 
-// Requests of which `kind` says how they choose: three plain greedy ones, and all that need their logits.
+// Requests of a `kind`: three plain greedy ones, and all kinds that need their logits.
 constexpr int kKinds = 10;
 SlotSampling request_of(int kind) {
   SlotSampling s;
@@ -214,7 +214,8 @@ SlotSampling request_of(int kind) {
   return s;
 }
 
-// Which rows are summarised is up to the request, the row's index and what is asked for; and the choices are the same.
+// Which rows are summarised depends on the request, the row's index and the requested outputs; the choices are the
+// same.
 TEST_F(ChoiceCuda, SummariesGiveTheSameChoices) {
   std::mt19937 rng(26);
   Chooser choose_on(0);
@@ -228,7 +229,7 @@ TEST_F(ChoiceCuda, SummariesGiveTheSameChoices) {
       ASSERT_TRUE(state->start(slot, request_of(slot), {}, {}).ok());
       segments.push_back({.slot = slot, .row_begin = rows, .rows = 1 + slot % 5, .first_index = 5});
       if (slot == 9) segments.back().mask = mask.data(), segments.back().mask_words = (vocab + 31) / 32;
-      rows += segments.back().rows + slot % 2;  // sometimes a row that nobody asks for
+      rows += segments.back().rows + slot % 2;  // sometimes a row that no segment covers
     }
     for (int round = 0; round < 6; ++round) {
       std::vector<float> logits = random_logits(rng, static_cast<size_t>(rows) * vocab, 2.0f);

@@ -1,5 +1,5 @@
-// What a row's result must not depend on: the batch, the threads, the instruction set, and whether tokens before it
-// were drafted or committed.
+// A row's result must not depend on the batch, the threads, the instruction set, or on whether tokens before it were
+// drafted or committed.
 #include <gtest/gtest.h>
 
 #include "ops/choice/choice_testing.h"
@@ -104,9 +104,9 @@ SlotSampling penalised(std::mt19937& rng) {
   return s;
 }
 
-// Speculation is invisible: row i of a verify block chooses what plain decoding chooses after committing the block's
-// first i tokens, and a draft run in order chooses what it would if every choice were committed at once. Repeats are
-// frequent, also in the vocabulary that is large enough for threads to overtake each other.
+// Speculation is invisible: row i of a verify block makes the same choice as plain decoding after the block's first i
+// tokens, and a draft run in order makes the same choices as if each were committed at once. Repeats are frequent, also
+// in the vocabulary that is large enough for threads to overtake each other.
 TEST_F(ChoiceInvariance, DraftedTokensCountLikeCommittedOnes) {
   std::mt19937 rng(10);
   const std::vector<TokenId> prompt = {3, 1, 4, 1};
@@ -139,7 +139,7 @@ TEST_F(ChoiceInvariance, DraftedTokensCountLikeCommittedOnes) {
   }
 }
 
-// A request that was preempted starts again with its outputs, and must not notice.
+// A preempted request starts again with its outputs, and its choices must not change.
 TEST_F(ChoiceInvariance, AResumedSlotEqualsOneThatRanThrough) {
   std::mt19937 rng(11);
   constexpr int32_t kVocab = 30;

@@ -1,4 +1,4 @@
-// The noise: the generator bit for bit, the transform to Gumbel, and the distribution of what is drawn with it.
+// The noise: the generator bit for bit, the transform to Gumbel, and the distribution of the drawn tokens.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -150,7 +150,7 @@ TEST(ChiSquare, TheTestStatisticKnowsItsOwnQuantiles) {
   EXPECT_NEAR(upper_gamma(5.0, 0.5 * 18.307038), 0.05, 1e-6);  // 10 degrees of freedom
 }
 
-// Protects the whole point of Gumbel-max: tokens come with the probabilities of the filtered softmax, along positions
+// Protects the purpose of Gumbel-max: tokens are drawn with the probabilities of the filtered softmax, along positions
 // of one request as well as across seeds and choices of one position. Seeds are fixed, so the outcome is too; each of
 // the 15 p-values would be below 1e-3 by bad luck alone once in 67 sets of seeds.
 TEST_F(ChoiceChiSquare, FrequenciesFollowTheFilteredDistribution) {

@@ -1,4 +1,4 @@
-// Each step of the sampling rule against the oracle, and the cases at its edges.
+// Each step of the sampling rule against the oracle, and edge cases.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -116,7 +116,7 @@ TEST_F(Choice, TiesGoToTheLowestId) {
   for (const size_t v : {4500, 130, 8999}) in.logits[v] = 2.0f;
   in.sampling.params.temperature = 0.0f;
   EXPECT_EQ(choose_on.one(in).tokens[0], 130);
-  // One token is left by top-k 1, and by a top-p that the first of three equals reaches.
+  // One token is left by top-k 1, and by a top-p that the first of three equal tokens reaches.
   for (SamplingParams p : {filtering(1.0f, 1), filtering(1.0f, 0, 1e-6f)}) {
     in.sampling.params = p;
     for (in.index = 0; in.index < 50; ++in.index) ASSERT_EQ(choose_on.one(in).tokens[0], 130);

@@ -22,7 +22,7 @@
 
 namespace volley::ops {
 
-// What choices of so many rows take of scratch memory.
+// The scratch memory that choices of so many rows take.
 inline int64_t scratch_of_choices(Stream& stream, const SamplerState& state, int64_t rows, int64_t vocab) {
   return measure_scratch(stream, [&](Arena& arena) {
     const ChoiceSegment segment;
@@ -182,7 +182,7 @@ struct Choices {
   std::vector<uint8_t> finite;
 };
 
-// Logits as linear() leaves them: rows that are not whole hold summaries, and NaN behind these.
+// Logits as linear() leaves them: rows that are not whole hold summaries, followed by NaN.
 inline std::vector<float> summarised(std::vector<float> logits, int32_t vocab, const std::vector<uint8_t>& whole) {
   for (size_t row = 0; row < whole.size(); ++row) {
     if (whole[row] != 0) continue;
@@ -208,7 +208,7 @@ inline std::vector<float> summarised(std::vector<float> logits, int32_t vocab, c
   return logits;
 }
 
-#ifdef VOLLEY_CHOICE_TEST_CUDA
+#ifdef VOLLEY_OPS_TEST_CUDA
 inline constexpr DeviceKind kTestedDevice = DeviceKind::kCuda;
 #else
 inline constexpr DeviceKind kTestedDevice = DeviceKind::kCpu;
@@ -291,7 +291,7 @@ class Chooser {
     read(logprobs, out.logprobs);
     for (const RowLogprobs& row : logprobs) c.logprobs.push_back(to_position_logprobs(row));
 
-    // Less to say may be said in a quicker way, but it must be the same.
+    // A request for less output may be served in a quicker way, but the results must be the same.
     std::vector<TokenId> tokens(rows, -7);
     const ChoiceOutput less = {.tokens = place(tokens.data(), rows)};
     run(less);

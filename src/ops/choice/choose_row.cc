@@ -31,7 +31,7 @@ TokenId draw(const Row& row, const RowInput& in, const Slices& slices) {
   std::array<Scored, Slices::kMax> parts;
   Scored best;
   slices.each([&](int32_t slice, int32_t begin, int32_t end) {
-    // In order on one thread, each slice may skip what the ones before it beat already.
+    // In order on one thread, so each slice may skip tokens that earlier slices already beat.
     const float floor = slices.parallel() ? reached : std::max(reached, best.score);
     parts[slice] = best_noisy(row, begin, end, noise, floor);
     if (!slices.parallel() && parts[slice].score > best.score) best = parts[slice];

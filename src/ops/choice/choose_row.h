@@ -7,7 +7,7 @@
 
 namespace volley::ops::choice {
 
-// Where one row's results go; null: not wanted. See ChoiceOutput.
+// Where one row's results are stored; null: not wanted. See ChoiceOutput.
 struct RowOutput {
   TokenId* token = nullptr;
   float* probability = nullptr;
@@ -15,7 +15,7 @@ struct RowOutput {
   uint8_t* finite = nullptr;
 };
 
-// What one row needs to be worked on, [vocab] each.
+// Scratch memory for one row, [vocab] each.
 struct RowScratch {
   float* adjusted = nullptr;
   Candidate* candidates = nullptr;

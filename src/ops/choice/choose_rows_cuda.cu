@@ -9,7 +9,7 @@
 namespace volley::ops::choice {
 namespace {
 
-// What a row's choice came to.
+// The result of a row's choice.
 struct Choice {
   Key key;  // of its z
   float probability;
@@ -43,7 +43,7 @@ class RowChooser {
  private:
   using Row = RowValues<kInShared>;
 
-  // The parameters are looked at in many places, each of which would wait for the cache.
+  // Copied to shared memory: the parameters are read in many places, each of which would wait for the cache.
   __device__ static DeviceRule& rule() {
     __shared__ uint64_t memory[(sizeof(DeviceRule) + 7) / 8];
     return *reinterpret_cast<DeviceRule*>(memory);
@@ -245,7 +245,7 @@ class RowChooser {
     return best;
   }
 
-  // Log-softmax of the raw logits, which take the place of the values.
+  // Log-softmax of the raw logits, which replace the values.
   __device__ __noinline__ void write_logprobs(const RowTask& task, TokenId chosen, RowLogprobs& out) {
     const int32_t wanted = task.slot->logprobs;
     const Key lowest = key_of(-INFINITY, 0) + 1;  // the first above every token at -inf
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(Team::kThreads, 2) choose_rows_kernel(const __
   chooser.leave();
 }
 
-constexpr int64_t kOtherShared = 28 << 10;  // what the kernel takes beside the values, at most
+constexpr int64_t kOtherShared = 28 << 10;  // the most shared memory that the kernel takes beside the values
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// The whole rule on a GPU, for the rows that need more than one look at their logits: a team of blocks a row. Private
-// to this folder.
+// The whole rule on a GPU, for rows that need more than one read of their logits: a team of blocks a row. Private to
+// this folder.
 #pragma once
 
 #include "ops/choice/sampler_state_cuda.h"

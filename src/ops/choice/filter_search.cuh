@@ -24,11 +24,11 @@ class FilterSearch {
   }
 
   // The lowest key of the shortest beginning of the tokens from `floor` up whose worth reaches `target` >= 1; `floor`
-  // when all of them together do not. A token is worth 1, or its weight. Tokens below the window are worth nothing.
+  // if even all of them do not reach it. A token is worth 1, or its weight. Tokens below the window are worth nothing.
   __device__ __noinline__ Key shortest_beginning(Row row, float peak, Key floor, bool by_weight, Number target);
 
-  // At least `k` <= 32 tokens of the team have keys from the result up; 0 when that is not known. mine: the highest key
-  // among this thread's tokens.
+  // At least `k` <= 32 tokens of the team have keys from the result up; 0 if no such key is known. mine: the highest
+  // key among this thread's tokens.
   __device__ Key bound_of_highest(Key mine, int32_t k);
 
   // Lists in the first block the tokens of the window from `floor` up that are among the k <= 32 highest of these, and
@@ -46,7 +46,7 @@ class FilterSearch {
     uint32_t value = 0;
     int shift = 32;
     Number before = 0;      // worth of the tokens above
-    uint32_t tokens = ~0u;  // in it
+    uint32_t tokens = ~0u;  // tokens in it
   };
 
   // The distance to the peak as a whole number; 2^27 steps to 1. REQUIRES: inside the window.
@@ -97,7 +97,7 @@ __device__ uint32_t FilterSearch<kInShared>::list(Row row, float lowest, F&& kee
   uint32_t* listed = Team::of(&shared().listed[list_turn_], 0);
   Key* list = Team::of(&shared().list[0], 0);
   list_turn_ = (list_turn_ + 1) % 3;
-  // The next call's counter: who read it two calls ago has passed the sync of the last call.
+  // The next call's counter. Threads that read it two calls ago have passed the sync of the last call.
   if (Team::rank() == 0 && threadIdx.x == 0) shared().listed[list_turn_] = 0;
   row.each_from(lowest, [&](float z, int32_t id) {
     const Key key = key_of(z, id);

@@ -102,7 +102,7 @@ Cut find_cut(const Row& row, const Slot& slot, const Slices& slices, Candidate* 
   if (params.min_p > 0.0f) kept.cut.value = static_cast<float>(static_cast<double>(row.peak) + slot.rule.log_min_p);
   if (top_k == 0 && params.top_p >= 1.0f) return kept.cut;
 
-  double total = -1.0;  // of all that min-p keeps, once known
+  double total = -1.0;  // weight of all tokens that min-p keeps, once known
   for (const float window : kWindows) {
     std::span<Candidate> c = gather_row(kept, slices, window, candidates);
     bool complete = window == kWindow;  // c holds all that the filters so far keep

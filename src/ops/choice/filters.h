@@ -11,7 +11,7 @@ namespace volley::ops::choice {
 //   min-p: z >= peak + log(min_p).
 //   top-k: the k highest of these, ties to the lower id.
 //   top-p: of these the smallest beginning of (value descending, id ascending) whose weight reaches top_p of theirs.
-// Tokens further than kWindow below the peak have no weight and cannot win; whether they count as kept is left open.
+// Tokens further than kWindow below the peak have no weight and cannot win; whether they count as kept is unspecified.
 // candidates: scratch, [vocab].
 Cut find_cut(const Row& row, const Slot& slot, const Slices& slices, Candidate* candidates);
 

@@ -28,8 +28,8 @@ static_assert(kWindow > kGumbelMax - kGumbelMin);
 inline constexpr float kWeightOne = 17179869184.0f;
 static_assert(kMaxVocab <= 1 << 19);
 
-// What the filters keep. Each of them keeps a beginning of the order (value descending, id ascending), so its last
-// element says it all: values above `value`, and those equal to it up to `last_id`.
+// The tokens that filters keep. Each filter keeps a beginning of the order (value descending, id ascending), so the
+// last kept element describes it: values above `value`, and those equal to it up to `last_id`.
 struct Cut {
   float value = -std::numeric_limits<float>::infinity();
   int32_t last_id = std::numeric_limits<int32_t>::max();
@@ -75,9 +75,9 @@ struct Scored {
   int32_t id = std::numeric_limits<int32_t>::max();
 };
 
-// The highest z[v] + g(v) over the kept tokens, ties to the lowest id. begin % 4 == 0.
-// `floor`: a score known to be reached somewhere in the row. Tokens that cannot reach it may be skipped: rounding is
-// monotone, so z + g as computed is never above z + kGumbelMax as computed, and what is skipped would have lost.
+// The highest z[v] + g(v) over the kept tokens, ties to the lowest id. begin % 4 == 0. `floor`: a score known to be
+// reached somewhere in the row. Tokens that cannot reach it may be skipped: rounding is monotone, so z + g as computed
+// is never above z + kGumbelMax as computed, and a skipped token would have lost.
 Scored best_noisy(const Row& row, int32_t begin, int32_t end, const PhiloxKey& noise, float floor);
 
 // Blocks first, first + 1, … of four words each: words[4 * blocks].

@@ -79,7 +79,7 @@ __device__ inline uint64_t weight(float x) {
   return uint64_t{(bits & 0x7fffffu) | 0x800000u} << ((bits >> 23) - 150);
 }
 
-// What orders tokens, in one number: higher values first, then lower ids. 0 is below every token; only NaN, which has
+// The order of tokens as one number: higher values first, then lower ids. 0 is below every token; only NaN, which has
 // no place in the order, gives kNoNumber or more.
 using Key = unsigned long long;
 inline constexpr Key kNoNumber = 0xff800001ull << 32;
@@ -99,10 +99,10 @@ __device__ inline int32_t id_of(Key key) {
   return kMaxVocab - 1 - static_cast<int32_t>(key & 0xffffffffu);
 }
 
-// The search for the highest z + g. Philox is cheap and the logarithms are not, so words are first asked whether they
-// can win at all. g = -log(-log u) <= -log(1 - u), so a token can reach a score s only if its odds (1 - u) exp(peak -
-// z) are at most exp(peak - s). The lower the odds, the likelier the token wins. All in quick arithmetic, with some
-// slack for its roundings: what it rules out has lost for certain.
+// The search for the highest z + g. Philox is cheap and the logarithms are not, so a cheap test first excludes words
+// that cannot win. g = -log(-log u) <= -log(1 - u), so a token can reach a score s only if its odds (1 - u) exp(peak -
+// z) are at most exp(peak - s). The lower the odds, the likelier the token wins. The test uses quick arithmetic with
+// some slack for its roundings: an excluded token has certainly lost.
 class Contest {
  public:
   // peak: the highest z, about; reached: a score that some token reaches.

@@ -7,12 +7,12 @@
 
 namespace volley::ops::choice {
 
-// What the kernel is to choose from, as a block sees it.
+// The kernel's input for one row, as a block sees it.
 struct RowTask {
   const float* logits;  // [vocab]
   int32_t vocab;
   const DeviceRule* slot;   // the block's copy
-  const DeviceSlot* lists;  // its end ids and bias
+  const DeviceSlot* lists;  // the slot's end ids and bias
   int32_t index;
   const TokenId* prefix;  // [prefix_count]
   int32_t prefix_count;   // 0 unless the slot is penalised
@@ -74,15 +74,15 @@ __device__ inline float penalise(float logit, const DeviceRule& slot, uint32_t o
   return logit;
 }
 
-// The steps before temperature change nothing.
+// Whether no step before temperature changes the row.
 __device__ inline bool is_unadjusted(const RowTask& task) {
   const DeviceRule& slot = *task.slot;
   const bool ends_open = slot.end_count == 0 || task.index - slot.prompt_length >= slot.min_tokens;
   return task.mask == nullptr && slot.penalised == 0 && slot.bias_count == 0 && ends_open;
 }
 
-// Copies logits with masks and committed penalties applied. Returns whether the raw ones are usable, as far as this
-// thread saw them.
+// Copies logits with masks and committed penalties applied. Returns whether the raw logits that this thread saw are
+// usable.
 __device__ inline bool load_adjusted(const RowTask& task, float* to) {
   constexpr int kAtOnce = 8;  // loads in flight; the compiler moves none of them before a store
   const float* from = task.logits + task.begin;
@@ -112,7 +112,7 @@ __device__ inline bool load_adjusted(const RowTask& task, float* to) {
   return usable;
 }
 
-// Tokens of the prefix once more, from their raw logit and with the full count. What the grammar masked stays so.
+// Tokens of the prefix are penalised again, from their raw logit and with the full count. Masked tokens stay masked.
 __device__ inline void penalise_prefix(const RowTask& task, float* values) {
   for (int32_t i = threadIdx.x; i < task.prefix_count; i += Team::kThreads) {
     const TokenId token = task.prefix[i];
@@ -151,7 +151,7 @@ __device__ inline void mask_ends(const RowTask& task, float* values) {
   }
 }
 
-// Logits that nothing changes, divided and stored at once.
+// Unchanged logits, divided and stored at once.
 __device__ inline Highest load_unadjusted(const RowTask& task, float divisor, float* values) {
   const float* from = task.logits + task.begin;
   Highest highest;

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -68,16 +67,9 @@ Status CpuSamplerState::start(int32_t slot, SlotSampling sampling, std::span<con
                               std::span<const TokenId> output) {
   VOLLEY_CHECK(slot >= 0 && static_cast<size_t>(slot) < slots_.size());
   slots_[slot].reset();
-  try {
-    auto fresh = std::make_unique<Slot>(std::move(sampling), vocab_);
-    fresh->mark_prompt(prompt);
-    fresh->count_outputs(output);
-    slots_[slot] = std::move(fresh);
-  } catch (const std::bad_alloc&) {
-    return resource_exhausted(
-        "There is no memory left for the token counts that repetition, presence and frequency penalties need: "
-        "leave the penalties out, or send the request again later.");
-  }
+  slots_[slot] = std::make_unique<Slot>(std::move(sampling), vocab_);
+  slots_[slot]->mark_prompt(prompt);
+  slots_[slot]->count_outputs(output);
   return {};
 }
 

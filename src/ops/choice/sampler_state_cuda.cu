@@ -138,21 +138,16 @@ void CudaSamplerState::count(int32_t slot, std::span<const TokenId> tokens, uint
     const auto now = tokens.first(std::min(tokens.size(), kTokensAtOnce));
     const auto n = static_cast<int32_t>(now.size());
     device_.upload(staged, now.data(), now.size_bytes());
-    cuda::Launch how;
-    how.grid = dim3((n + kThreads - 1) / kThreads);
-    how.block = dim3(kThreads);
-    cuda::launch(count_kernel, how, device_.stream(), history, static_cast<const TokenId*>(staged), n, vocab_, step);
+    cuda::launch(count_kernel, {.grid = dim3((n + kThreads - 1) / kThreads), .block = dim3(kThreads)}, device_.stream(),
+                 history, static_cast<const TokenId*>(staged), n, vocab_, step);
     tokens = tokens.subspan(now.size());
   }
 }
 
 void CudaSamplerState::append_committed(Stream& stream, const CommittedTokens& committed) {
   if (committed.n == 0) return;
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(committed.n));
-  how.block = dim3(32);
-  how.early = true;
-  cuda::launch(append_kernel, how, stream, slots(), slot_count(), vocab_, committed);
+  cuda::launch(append_kernel, {.grid = cuda::dims(committed.n), .block = dim3(32), .early = true}, stream, slots(),
+               slot_count(), vocab_, committed);
 }
 
 void CudaSamplerState::clear(int32_t slot) {

@@ -40,7 +40,7 @@ static_assert(sizeof(DeviceRule) % sizeof(uint32_t) == 0);
 
 struct DeviceSlot : DeviceRule {
   TokenId end_ids[kMaxEndIds] = {};    // ascending, each once
-  TokenBias bias[kMaxLogitBias] = {};  // by token; what one token gets several times in the order of the request
+  TokenBias bias[kMaxLogitBias] = {};  // sorted by token; several entries of one token in the request's order
 };
 static_assert(sizeof(DeviceSlot) <= kSmallUpload);
 
@@ -71,7 +71,7 @@ class CudaSamplerState final : public SamplerState {
   const Teams& teams() const { return teams_; }
 
  private:
-  // What the host must know of a slot.
+  // The host's record of a slot.
   struct HostSlot {
     Buffer history;
     bool started = false;

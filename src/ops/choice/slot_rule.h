@@ -1,4 +1,4 @@
-// What the rule reads of a slot's parameters, resolved once, for both devices.
+// The parts of a slot's parameters that the rule reads, resolved once, for both devices.
 #pragma once
 
 #include "ops/choice/choice.h"
@@ -13,7 +13,7 @@ struct SlotRule {
   bool penalised = false;  // some penalty is set; only then are tokens counted
 };
 
-// Checks the parameters as well: the engine has validated what users send, so a violation is ours.
+// Also checks the parameters: the engine has validated users' input, so a violation is our bug.
 SlotRule resolve(const SlotSampling& sampling, int32_t vocab);
 
 }  // namespace volley::ops::choice

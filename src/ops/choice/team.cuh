@@ -1,6 +1,6 @@
 // A team of thread blocks that work on one row together: a cluster where the GPU has them (sm_90), else one block.
 //
-// Shared memory is reached by name, not through members or references, and what is used in several places is not
+// Shared memory is reached by name, not through members or references, and functions used in several places are not
 // inlined: otherwise the compiler takes generic addresses, and the code outgrows the instruction cache.
 #pragma once
 
@@ -46,8 +46,8 @@ class Team {
     sync();
   }
 
-  // All threads of all blocks; what they wrote before is visible to all after. One thread's fence speaks for its block:
-  // fences of all 16 warps took longer than the work between them.
+  // A barrier of all threads of all blocks; earlier writes are visible to all afterwards. One thread's fence covers its
+  // block: fences of all 16 warps took longer than the work between them.
   __device__ static void sync() {
     __syncthreads();
 #if __CUDA_ARCH__ >= 900
@@ -69,7 +69,7 @@ class Team {
   }
 
   // The highest number or the sum over all threads of the team, the same in each. When it returns, every thread of the
-  // team has called it; that says nothing about what they wrote.
+  // team has called it; it does not make their other writes visible.
   __device__ __noinline__ Number highest(Number value) {
     return reduce(value, [](Number a, Number b) { return a > b ? a : b; });
   }
@@ -150,7 +150,8 @@ class Team {
     receive();
     Number all = s.blocks[turn_][0];
     for (uint32_t i = 1; i < blocks; ++i) all = combine(all, s.blocks[turn_][i]);
-    // Two buffers: who still reads these has not sent the next numbers, and without those nobody sends to these again.
+    // Two buffers: a block that still reads these has not sent the next numbers, and without those no block sends to
+    // these again.
     if (turn_ == 1) phase_ ^= 1;
     turn_ ^= 1;
     return all;

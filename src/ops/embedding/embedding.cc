@@ -4,14 +4,14 @@
 
 namespace volley::ops {
 
-void embed(Stream& stream, TensorView table, TensorView ids, TensorView y) {
+void embed(Stream& stream, TensorView table, TensorView ids, TensorView y, float scale) {
   VOLLEY_CHECK(table.rank == 2 && ids.rank == 1 && y.rank == 2);
   VOLLEY_CHECK(table.dtype == DType::kBF16 || table.dtype == DType::kF16 || table.dtype == DType::kF32);
   VOLLEY_CHECK(ids.dtype == DType::kI32 && y.dtype == DType::kF32);
   VOLLEY_CHECK_EQ(y.shape[0], ids.shape[0]);
   VOLLEY_CHECK_EQ(y.shape[1], table.shape[1]);
   if (y.shape[0] == 0) return;
-  kernels_on<EmbeddingKernels>(stream).embed(stream, table, ids, y);
+  kernels_on<EmbeddingKernels>(stream).embed(stream, table, ids, y, scale);
 }
 
 void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView features) {
@@ -23,6 +23,11 @@ void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView fe
   VOLLEY_CHECK_LE(column + x.shape[1], features.shape[1]);
   if (x.shape[0] == 0) return;
   kernels_on<EmbeddingKernels>(stream).capture_feature(stream, x, column, features);
+}
+
+void zero(Stream& stream, TensorView x) {
+  VOLLEY_CHECK(x.rank == 2 && x.dtype == DType::kF32);
+  if (x.shape[0] > 0) kernels_on<EmbeddingKernels>(stream).zero(stream, x);
 }
 
 }  // namespace volley::ops

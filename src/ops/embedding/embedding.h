@@ -1,16 +1,19 @@
-// Row copies between the residual stream and other tensors: token embedding and feature capture.
+// Row copies between the residual stream and other tensors: token embedding and feature capture; and zeroing of rows.
 #pragma once
 
 #include "device/device.h"
 
 namespace volley::ops {
 
-// y[m, :] = table[ids[m], :] as fp32. table: [vocab, h] bf16, fp16 or fp32 as the checkpoint holds it. ids: [rows]
-// int32; an id outside [0, vocab) is a CHECK failure (requests were validated). y: [rows, h] fp32.
-void embed(Stream& stream, TensorView table, TensorView ids, TensorView y);
+// y[m, :] = scale * table[ids[m], :] in fp32. table: [vocab, h] bf16, fp16 or fp32 as the checkpoint holds it. ids:
+// [rows] int32; an id outside [0, vocab) is a CHECK failure (requests were validated). y: [rows, h] fp32.
+void embed(Stream& stream, TensorView table, TensorView ids, TensorView y, float scale = 1);
 
-// features[m, column : column + h] = x[m, :], converted to the features' dtype. x: [rows, h] fp32.
-// features: [rows, width], bf16 or fp32. The target calls it where no norm reads all of x next (ops::rms_norm()).
+// features[m, column : column + h] = x[m, :], converted to the features' dtype. x: [rows, h] fp32. features: [rows,
+// width], bf16 or fp32. The target calls this where no norm reads all of x next; otherwise ops::rms_norm() captures.
 void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView features);
+
+// x = 0. x: [rows, h] fp32.
+void zero(Stream& stream, TensorView x);
 
 }  // namespace volley::ops

@@ -22,16 +22,7 @@ void for_rows(Stream& stream, int64_t rows, int64_t h, F&& row) {
 }
 
 template <typename T>
-float value(T x) {
-  return to_float(x);
-}
-template <>
-float value(float x) {
-  return x;
-}
-
-template <typename T>
-void embed_rows(Stream& stream, TensorView table, TensorView ids, TensorView y) {
+void embed_rows(Stream& stream, TensorView table, TensorView ids, TensorView y, float scale) {
   const int64_t h = table.shape[1];
   const T* from = table.as<T>();
   const int32_t* id = ids.as<int32_t>();
@@ -40,14 +31,14 @@ void embed_rows(Stream& stream, TensorView table, TensorView ids, TensorView y) 
     VOLLEY_CHECK_GE(id[r], 0);
     VOLLEY_CHECK_LT(id[r], table.shape[0]);
     const T* row = from + id[r] * h;
-    for (int64_t i = 0; i < h; ++i) to[r * h + i] = value(row[i]);
+    for (int64_t i = 0; i < h; ++i) to[r * h + i] = scale * to_float(row[i]);
   });
 }
 
-void embed_cpu(Stream& stream, TensorView table, TensorView ids, TensorView y) {
-  if (table.dtype == DType::kBF16) return embed_rows<BFloat16>(stream, table, ids, y);
-  if (table.dtype == DType::kF16) return embed_rows<Float16>(stream, table, ids, y);
-  embed_rows<float>(stream, table, ids, y);
+void embed_cpu(Stream& stream, TensorView table, TensorView ids, TensorView y, float scale) {
+  if (table.dtype == DType::kBF16) return embed_rows<BFloat16>(stream, table, ids, y, scale);
+  if (table.dtype == DType::kF16) return embed_rows<Float16>(stream, table, ids, y, scale);
+  embed_rows<float>(stream, table, ids, y, scale);
 }
 
 void capture_feature_cpu(Stream& stream, TensorView x, int64_t column, TensorView features) {
@@ -64,8 +55,13 @@ void capture_feature_cpu(Stream& stream, TensorView x, int64_t column, TensorVie
   });
 }
 
+void zero_cpu(Stream& stream, TensorView x) {
+  const int64_t h = x.shape[1];
+  for_rows(stream, x.shape[0], h, [&](int64_t r) { std::fill_n(x.as<float>() + r * h, h, 0.0f); });
+}
+
 }  // namespace
 
-const EmbeddingKernels EmbeddingKernels::kCpu = {embed_cpu, capture_feature_cpu};
+const EmbeddingKernels EmbeddingKernels::kCpu = {embed_cpu, capture_feature_cpu, zero_cpu};
 
 }  // namespace volley::ops

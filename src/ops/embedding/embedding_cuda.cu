@@ -10,11 +10,8 @@ constexpr int kThreads = 256;
 
 // Blocks along y share a row: there may be more rows than a grid is high.
 cuda::Launch rows_launch(int64_t rows, int64_t columns) {
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(rows), static_cast<unsigned>((columns + 4 * kThreads - 1) / (4 * kThreads)));
-  how.block = dim3(kThreads);
-  how.early = true;
-  return how;
+  return {
+      .grid = cuda::dims(rows, (columns + 4 * kThreads - 1) / (4 * kThreads)), .block = dim3(kThreads), .early = true};
 }
 
 __device__ int64_t checked_id(const int32_t* ids, int64_t row, int64_t vocab) {
@@ -23,19 +20,20 @@ __device__ int64_t checked_id(const int32_t* ids, int64_t row, int64_t vocab) {
   return id;
 }
 
-__global__ void embed_kernel(const void* table, DType dtype, int64_t vocab, int64_t h, const int32_t* ids, float* y) {
+__global__ void embed_kernel(const void* table, DType dtype, int64_t vocab, int64_t h, const int32_t* ids, float* y,
+                             float scale) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   const int64_t id = checked_id(ids, blockIdx.x, vocab), to = static_cast<int64_t>(blockIdx.x) * h;
   const int64_t stride = static_cast<int64_t>(gridDim.y) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x; i < h; i += stride) {
-    y[to + i] = cuda::load_float(table, dtype, id * h + i);
+    y[to + i] = scale * cuda::load_float(table, dtype, id * h + i);
   }
 }
 
 // The same for a bf16 table with rows of whole vectors of four, of which each thread has one.
 __global__ void __launch_bounds__(kThreads)
-    embed_vectors_kernel(const uint2* table, int64_t vocab, int vectors, const int32_t* ids, float4* y) {
+    embed_vectors_kernel(const uint2* table, int64_t vocab, int vectors, const int32_t* ids, float4* y, float scale) {
   cuda::launch_dependents();
   const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
   cuda::wait_for_predecessors();
@@ -44,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   const uint2 four = table[id * vectors + i];
   const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.x));
   const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.y));
-  y[static_cast<int64_t>(blockIdx.x) * vectors + i] = {low.x, low.y, high.x, high.y};
+  y[static_cast<int64_t>(blockIdx.x) * vectors + i] = {scale * low.x, scale * low.y, scale * high.x, scale * high.y};
 }
 
 __global__ void capture_kernel(const float* x, int64_t h, void* features, DType dtype, int64_t width, int64_t column) {
@@ -56,14 +54,15 @@ __global__ void capture_kernel(const float* x, int64_t h, void* features, DType 
   }
 }
 
-void embed_cuda(Stream& stream, TensorView table, TensorView ids, TensorView y) {
+void embed_cuda(Stream& stream, TensorView table, TensorView ids, TensorView y, float scale) {
   const int64_t h = table.shape[1];
   if (table.dtype == DType::kBF16 && h % 4 == 0 && reinterpret_cast<uintptr_t>(table.data) % sizeof(uint2) == 0) {
     return cuda::launch(embed_vectors_kernel, rows_launch(y.shape[0], h), stream, static_cast<const uint2*>(table.data),
-                        table.shape[0], static_cast<int>(h / 4), ids.as<int32_t>(), static_cast<float4*>(y.data));
+                        table.shape[0], static_cast<int>(h / 4), ids.as<int32_t>(), static_cast<float4*>(y.data),
+                        scale);
   }
   cuda::launch(embed_kernel, rows_launch(y.shape[0], y.shape[1]), stream, table.data, table.dtype, table.shape[0], h,
-               ids.as<int32_t>(), y.as<float>());
+               ids.as<int32_t>(), y.as<float>(), scale);
 }
 
 void capture_feature_cuda(Stream& stream, TensorView x, int64_t column, TensorView features) {
@@ -71,8 +70,13 @@ void capture_feature_cuda(Stream& stream, TensorView x, int64_t column, TensorVi
                features.dtype, features.shape[1], column);
 }
 
+void zero_cuda(Stream& stream, TensorView x) {
+  if (stream.dry()) return stream.skip_launch();
+  VOLLEY_CUDA_CHECK(cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.count()) * sizeof(float), cuda::native(stream)));
+}
+
 }  // namespace
 
-const EmbeddingKernels EmbeddingKernels::kCuda = {embed_cuda, capture_feature_cuda};
+const EmbeddingKernels EmbeddingKernels::kCuda = {embed_cuda, capture_feature_cuda, zero_cuda};
 
 }  // namespace volley::ops

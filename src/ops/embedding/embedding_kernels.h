@@ -7,8 +7,9 @@
 namespace volley::ops {
 
 struct EmbeddingKernels {
-  void (*embed)(Stream& stream, TensorView table, TensorView ids, TensorView y);
+  void (*embed)(Stream& stream, TensorView table, TensorView ids, TensorView y, float scale);
   void (*capture_feature)(Stream& stream, TensorView x, int64_t column, TensorView features);
+  void (*zero)(Stream& stream, TensorView x);
 
   static const EmbeddingKernels kCpu, kCuda;
 };

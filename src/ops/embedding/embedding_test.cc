@@ -62,6 +62,19 @@ TYPED_TEST(EmbedTest, CopiesRowsExactly) {
   }
 }
 
+// The embeddings of some families are multiplied by a number.
+TEST(Embed, MultipliesByItsScale) {
+  auto device = *make_cpu_device(1);
+  std::vector<BFloat16> table = {to_bfloat16(0.5f), to_bfloat16(-3.0f), to_bfloat16(1.25f), to_bfloat16(7.0f)};
+  std::vector<int32_t> ids = {1, 0};
+  std::vector<float> y(4);
+  embed(device->stream(), {table.data(), DType::kBF16, {2, 2}}, {ids.data(), DType::kI32, {2}},
+        {y.data(), DType::kF32, {2, 2}}, 12.5f);
+  EXPECT_EQ(y, (std::vector<float>{15.625f, 87.5f, 6.25f, -37.5f}));
+  zero(device->stream(), {y.data(), DType::kF32, {2, 2}});
+  EXPECT_EQ(y, std::vector<float>(4));
+}
+
 TEST(EmbedDeathTest, RefusesIdsOutsideTheTable) {
   auto device = *make_cpu_device(1);
   std::vector<float> table(4 * 2), y(2);

@@ -8,17 +8,17 @@
 //   beta = sigmoid(b), decay = exp(-exp(a_log) * softplus(a + dt_bias)),
 //   S <- decay S,  S <- S + k (beta (v - S^T k))^T,  o = S^T q,  out = RMSNorm(o) * norm * silu(z).
 //
-// What is kept of a sequence is one state at a position, the taps - 1 rows before that position as they came from the
-// projection, and a tape: the rows after it that may yet be thrown away. Nothing is copied when drafted rows are
-// accepted: where the next rows of the sequence begin says how many rows of the tape were. They are replayed into the
-// state, and the new rows go on from there. A segment's first row is always of the sequence, so it goes into the state
-// at once, and so do all but the last tape_rows rows of a longer one; the rest is worked on a copy and left on the
-// tape. A segment that begins at position 0 begins anew, whatever the slot held.
+// A slot keeps, for its sequence, the state at one position, the taps - 1 projected rows before that position, and a
+// tape: the rows after it that may yet be discarded. Accepting drafted rows copies nothing: the position of the
+// sequence's next row tells how many rows of the tape were accepted. These are replayed into the state, and the new
+// rows continue from there. A segment's first row always belongs to the sequence, so it goes into the state at once,
+// and so do all but the last tape_rows rows of a longer segment. The last rows are computed on a copy of the state and
+// left on the tape. A segment that begins at position 0 begins anew, whatever the slot held.
 //
 // Batch invariance: a row takes the same steps in fp32, one row after the other, whether it is decoded, verified,
 // replayed or part of a prompt. Outputs and states do not depend on how rows fall into calls, nor on other slots or
-// threads. The paper's chunked form is used nowhere: its bits are others, and a prompt that holds an earlier request's
-// answer could use neither the pages nor the state that the answer left.
+// threads. The paper's chunked form is not used: its bits differ, so a prompt that contains an earlier request's answer
+// could use neither the pages nor the state that the answer left.
 #pragma once
 
 #include <volley/result.h>
@@ -43,13 +43,13 @@ struct DeltaShape {
 // kUnimplemented or kInvalidArgument for a shape that there are no kernels for, naming the number.
 Status check_delta_shape(const DeltaShape& shape);
 
-// What one layer keeps of the sequences: one piece of memory a slot, which belongs to whoever made it, and which must
-// be zeroed before its first use. It is copyable as bytes between calls.
+// The memory that one layer keeps for sequences: one piece a slot, owned by the caller, and zeroed before its first
+// use. It may be copied as bytes between calls.
 struct DeltaState {
   std::byte* base = nullptr;  // of slot 0, aligned to 64 bytes
   int32_t slots = 0;
   int32_t tape_rows = 0;       // at least the drafted rows that a segment can have; may be 0
-  DType dtype = DType::kBF16;  // of projected rows, which are kept as they come: kBF16 or kF32
+  DType dtype = DType::kBF16;  // of the kept projected rows: kBF16 or kF32
 };
 // Bytes of one slot.
 int64_t delta_state_bytes(const DeltaShape& shape, int32_t tape_rows, DType dtype);
@@ -66,12 +66,12 @@ struct GatedDelta {
   TensorView out;  // [rows, v_width()], the state's dtype; rows of no segment become 0
 };
 
-// Segments of `rows` say whose state a row belongs to, their first cache position where it stands; views are not looked
-// at. REQUIRES: that position is 0, or lies on the tape that the slot's last call left or right behind it; a slot in at
-// most one segment. A slot without a segment, or with one of no rows, stays as it is.
+// A segment of `rows` names the slot whose state its rows use, and its first cache position; views are ignored.
+// REQUIRES: that position is 0, or lies on the tape that the slot's last call left or right after it; a slot in at most
+// one segment. A slot without a segment, or with one of no rows, stays as it is.
 //
-// CUDA reads segments and positions on the device, and stops with a trap where they are not so. Segments of slots from
-// state.slots on (a scrap slot) are none, and rows of no segment are those whose slot is none of the state's.
+// CUDA reads segments and positions on the device, and stops with a trap if they violate this. It ignores segments with
+// slots from state.slots on (a scrap slot); rows with such a slot belong to no segment.
 void gated_delta(Stream& stream, const Rows& rows, const GatedDelta& args, Arena& scratch);
 
 }  // namespace volley::ops

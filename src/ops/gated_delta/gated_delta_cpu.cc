@@ -22,7 +22,7 @@ namespace volley::ops {
 struct DeltaSegment {
   RowSegment rows;
   std::byte* slot = nullptr;
-  bool fresh = false;     // it begins its sequence
+  bool fresh = false;     // the segment begins its sequence
   int32_t replayed = 0;   // rows of the tape that go into the state first
   int32_t committed = 0;  // rows of the segment that go into the state
 };
@@ -43,7 +43,7 @@ inline int64_t unit_floats(const DeltaShape& shape) {
   return int64_t{kDeltaBlock} * 2 * (shape.k_dim + shape.v_dim) + int64_t{shape.k_dim} * shape.v_dim;
 }
 
-// What the slot keeps and the segment's rows as one sequence: the rows before the state's position, those of the tape
+// The slot's kept rows and the segment's rows as one sequence: the rows before the state's position, those of the tape
 // that are replayed, the new ones.
 template <typename T>
 struct DeltaHistory {
@@ -96,7 +96,7 @@ float softplus(float x) {
   return x > 20.0f ? x : std::log1p(std::exp(x));
 }
 
-// Sixteen partial sums, element i in sum i mod 16, then halved: the order depends on n alone.
+// Sixteen partial sums, element i in sum i mod 16, then halved: the order depends only on n.
 float sum_of_squares(const float* x, int n) {
   float sums[16] = {};
   for (int i = 0; i < n; i += 16) {
@@ -227,7 +227,7 @@ void finish_row(const DeltaUnit& unit, int64_t row, const float* o) {
   }
 }
 
-// Rows [begin, end) of the history behind the kept ones, on `state`; the segment's own leave their output.
+// Applies rows [begin, end) of the history after the kept ones to `state`; the segment's own rows store their output.
 template <typename T>
 void take_rows(const DeltaUnit& unit, const DeltaHistory<T>& history, int64_t begin, int64_t end, float* state) {
   const DeltaShape& shape = unit.args.shape;
@@ -276,7 +276,7 @@ DeltaCursor& cursor_of(const DeltaSegment& segment) {
   return *reinterpret_cast<DeltaCursor*>(segment.slot);
 }
 
-// Positions are the engine's own numbers: a wrong one would give a text that nobody can tell from a right one.
+// Positions are the engine's own numbers: with a wrong one the text would be wrong, and no user could tell.
 DeltaSegment plan_segment(const Rows& rows, const GatedDelta& args, const DeltaLayout& layout, int32_t index) {
   DeltaSegment segment;
   segment.rows = rows.segments[index];
@@ -298,7 +298,7 @@ DeltaSegment plan_segment(const Rows& rows, const GatedDelta& args, const DeltaL
   return segment;
 }
 
-// The slot moves on: what is kept now begins where the state stands.
+// Moves the slot on: its kept rows now begin at the state's position.
 template <typename T>
 void move_on(const GatedDelta& args, const DeltaLayout& layout, const DeltaSegment& segment) {
   const DeltaShape& shape = args.shape;

@@ -5,7 +5,7 @@
 // bits are the same.
 //
 // All counts and positions are read on the device, so a recorded launch serves any segments. The v heads of a k head
-// share what the slot keeps of its q and k: the last of their blocks to have read it moves the slot on.
+// share the slot's kept rows of q and k: the last of their blocks to read them moves the slot on.
 #include <algorithm>
 
 #include "device/cuda/dependent.cuh"
@@ -76,7 +76,7 @@ __device__ void step_row(State<kQuads>& state, const Shared& s, int thread, int 
   float memory[kColumns], read[kColumns], delta[kColumns];
   read_state<kQuads, kOut>(state, k, q, lane, memory, read);
   const float sum = column_sum<kOut>(memory, read, lane);
-  const float changed = delta_of(v, beta, decay, sum);  // in lanes 4 to 7 of read: not looked at
+  const float changed = delta_of(v, beta, decay, sum);  // unused in lanes 4 to 7 of read
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) delta[c] = __shfl_sync(kAllLanes, changed, c, kLanes);
   change_state(state, k, decay, lane, delta);
@@ -102,7 +102,7 @@ __device__ void move_on(const Call& call, const Work& work) {
   keep_new<T>(call, work, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
 }
 
-// Rows that belong to no slot become 0; the blocks of a head share them. A lane asks for a row.
+// Sets rows that belong to no slot to 0; the blocks of a head divide these rows. Each lane checks a row.
 template <typename T>
 __device__ void clear_rows_of_nobody(const Call& call, int32_t segment, int32_t head) {
   const int warps = static_cast<int>(blockDim.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kMostThreads) gated_delta_kernel(const Call ca
   cuda::launch_dependents();
   if (tile == 0) clear_rows_of_nobody<T>(call, segment, head);
   const Work work = plan(call, segment, head, tile, kTiles);
-  if (!work.valid) __trap();  // our bug: a wrong position would give a text that nobody can tell from a right one
+  if (!work.valid) __trap();  // our bug: a wrong position would give a wrong text that no user could tell
   if (work.slot == nullptr || is_long(call, work)) return;
   // In a cluster only some warps of a block hold the state of their tile; all warps prepare and finish rows.
   const int holders = state_threads(call.v_dim) / kTiles, holder = tile * holders + thread;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kMostThreads) gated_delta_kernel(const Call ca
     prepare<T, kTaps>(call, work, first, rows, thread, threads, kPadded, s);
     __syncthreads();
     norm_rows<kQuads>(call, rows, s);
-    sync_tiles<kTiles>();  // and everybody has finished the rows of the chunk before
+    sync_tiles<kTiles>();  // and all threads have finished the rows of the chunk before
     for (int at = 0; holds && at < rows; ++at) {
       if (first + at < work.replayed) {
         step_row<kQuads, kTiles, false>(state, s, holder, at, call.v_dim);

@@ -1,4 +1,4 @@
-// What the CUDA files of this folder share. Private to it.
+// Shared by the CUDA files of this folder. Private to it.
 #pragma once
 
 #include "device/cuda/launch.h"

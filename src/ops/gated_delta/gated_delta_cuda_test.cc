@@ -1,5 +1,6 @@
-// Protects, on a GPU: values against an fp64 oracle; that outputs and states have the same bits however a sequence's
-// rows fall into calls, recorded ones with rows and segments left over too; that a slot's leftovers reach nobody.
+// Protects, on a GPU: values against an fp64 oracle; outputs and states have the same bits however a sequence's rows
+// are divided into calls, including recorded calls with unused rows and segments; a slot's old contents reach no other
+// sequence.
 #include "ops/gated_delta/gated_delta_testing.h"
 
 namespace volley::ops {

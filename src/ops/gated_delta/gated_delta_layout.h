@@ -1,4 +1,4 @@
-// Where things lie in the memory that a layer keeps of a slot. Private to this folder.
+// The layout of the memory that a layer keeps for a slot. Private to this folder.
 #pragma once
 
 #include "base/math.h"
@@ -6,7 +6,7 @@
 
 namespace volley::ops {
 
-// How far a slot is. On CUDA the blocks of a k head move the slot on by themselves, so each k head has one; the CPU
+// A slot's progress. On CUDA the blocks of a k head move the slot on by themselves, so each k head has one; the CPU
 // uses the first.
 struct DeltaCursor {
   int32_t position = 0;  // of the state: rows before it are part of it

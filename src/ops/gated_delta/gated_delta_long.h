@@ -1,5 +1,5 @@
-// Long segments on CUDA: the same steps as in gated_delta_phases.h, cut into kernels so that only what must go row
-// after row does. Private to this folder.
+// Long segments on CUDA: the same steps as in gated_delta_phases.h, divided into kernels so that only the steps that
+// depend on one another run row after row. Private to this folder.
 //
 // A prompt's rows depend on one another through the state alone. Their convolutions, gates and norms are prepared for
 // many rows at once, and so are their outputs; between the two a block holds some columns of a head's state in
@@ -16,26 +16,26 @@ namespace volley::ops::delta {
 
 inline constexpr int32_t kLeastLongRows = 64;  // shorter segments are done sooner by one kernel
 inline constexpr int32_t kSlabRows = 1024, kLeastSlabRows = 256;
-inline constexpr int kStepColumns = 2;  // of a thread that steps; kLanes threads share them
-inline constexpr int kStageRows = 16;   // that a block steps over between two barriers
+inline constexpr int kStepColumns = 2;  // columns of each thread that steps; kLanes threads share them
+inline constexpr int kStageRows = 16;   // rows that a block steps over between two barriers
 
-// Where rows wait for their steps, and then the outputs for theirs. A place is a segment's.
+// Staged memory, in which rows wait for their steps, and outputs for the last phase. Each segment has a place.
 struct Slabs {
   int32_t places = 0;
-  int32_t rows = 0;        // of a slab; the last of a segment may have up to tape_rows more
-  int32_t place_rows = 0;  // of a place
+  int32_t rows = 0;        // rows of a slab; the last of a segment may have up to tape_rows more
+  int32_t place_rows = 0;  // rows of a place
   int32_t padded = 0;      // elements of a head's q, k_dim and zeros
   float* qk = nullptr;     // [places * place_rows][k_heads][2][padded]: q, then k
   float* v = nullptr;      // [places * place_rows][v_heads][v_dim]; the row's output takes its place
   Quad* gates = nullptr;   // [places * place_rows][v_heads]: decay, beta, q k, 0
 };
 
-// From how many rows on a segment is a long one. So there are at most 7 of them, however many segments there are.
+// A segment with at least so many rows is long. So there are at most 7 long ones, however many segments there are.
 inline int32_t long_rows(int32_t rows) {
   return std::max(kLeastLongRows, rows / 8);
 }
 
-// How a call's long segments are cut; places is 0 when there can be none. Knows the bounds alone.
+// How a call's long segments are divided; places is 0 if there can be none. Depends only on the bounds.
 inline Slabs plan_slabs(const Call& call, int32_t max_segment_rows) {
   Slabs slabs;
   const int32_t least = long_rows(call.rows) + 1;
@@ -113,12 +113,12 @@ VOLLEY_HOST_DEVICE inline int step_width(int v_dim) {
 VOLLEY_HOST_DEVICE inline int step_threads(int width) {
   return width / kStepColumns * kLanes;
 }
-// A staged row as the block has it: q, k, its columns of v, then decay, beta and q k.
+// A block's copy of a staged row: q, k, its columns of v, then decay, beta and q k.
 VOLLEY_HOST_DEVICE constexpr int staged_floats(int padded, int width) {
   return 2 * padded + width + 4;
 }
 
-// Where four floats of a staged row come from. piece: below staged_floats() / 4.
+// The source of four floats of a staged row. piece: below staged_floats() / 4.
 VOLLEY_HOST_DEVICE inline const float* staged_piece(const Call& call, const Work& work, const Slabs& slabs, int64_t row,
                                                     int column, int width, int piece) {
   int c = piece * 4;
@@ -168,7 +168,7 @@ VOLLEY_HOST_DEVICE inline void store_columns(const Call& call, const Work& work,
   }
 }
 
-// What a thread reads of a staged row. v: of column (lane / 2) % 2 of its two.
+// A thread's values of a staged row. v: of column (lane / 2) % 2 of its two.
 template <int kQuads>
 struct StepRow {
   Quad q[kQuads], k[kQuads];

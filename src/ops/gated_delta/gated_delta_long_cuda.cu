@@ -5,7 +5,7 @@
 #include "device/cuda/dependent.cuh"
 #include "ops/gated_delta/gated_delta_cuda.cuh"
 #include "ops/gated_delta/gated_delta_long.h"
-#include "ops/linear/linear_cuda_fragments.cuh"
+#include "ops/linear/cuda/linear_cuda_fragments.cuh"
 
 namespace volley::ops::delta {
 namespace {
@@ -14,7 +14,7 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256, kMoveThreads = 256;
 constexpr int kFinishRows = 4;
 constexpr int kTogether = 8;  // rows that are stepped over together
 static_assert(kStageRows % kTogether == 0);
-// Stages of rows in shared memory: as many as every GPU has it for.
+// Stages of rows in shared memory: as many as fit on every GPU.
 template <int kQuads>
 constexpr int kStages = kQuads > 4 ? 2 : 3;
 
@@ -84,7 +84,7 @@ __device__ void step_row(StepState<kQuads>& state, const StepRow<kQuads>& row, f
   float memory[kStepColumns], read[kStepColumns], delta[kStepColumns];
   read_columns(state, row, memory, read);
   const float sum = pair_sum(memory, read, lane);
-  const float changed = delta_of(row.v, row.beta, row.decay, sum);  // in lanes 4 to 7 of read: not looked at
+  const float changed = delta_of(row.v, row.beta, row.decay, sum);  // unused in lanes 4 to 7 of read
 #pragma unroll
   for (int c = 0; c < kStepColumns; ++c) delta[c] = __shfl_sync(kAllLanes, changed, 2 * c, kLanes);
   change_columns(state, row, delta);
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kWidth / kStepColumns * kLanes)
   float* out = slabs.v + begin * call.v_width + work.head * call.v_dim + column + thread / kLanes * kStepColumns;
   for (int stage = 0; stage < n; ++stage) {
     fragments::copies_wait<kStages<kQuads> - 2>();
-    __syncthreads();  // and everybody is done with the stage before, whose memory the next copies take
+    __syncthreads();  // and all threads are done with the stage before, whose memory the next copies use
     if (stage + kStages<kQuads> - 1 < n) copy_stage(stage + kStages<kQuads> - 1);
     fragments::copies_commit();
     const float* staged = stages + stage % kStages<kQuads> * (kStageRows * kRow);

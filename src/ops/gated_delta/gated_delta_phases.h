@@ -1,4 +1,4 @@
-// What a thread of the CUDA kernel does between two barriers or shuffles, as plain functions of its place in the block:
+// The work of a CUDA kernel's thread between two barriers or shuffles, as plain functions of its place in the block:
 // the kernel (gated_delta_cuda.cu) calls them, and so does a test on the CPU, over a simulated block. Private to this
 // folder.
 //
@@ -11,7 +11,7 @@
 // Where there are few heads to compute, a cluster of blocks takes one v head: each holds a tile of the state's columns
 // and prepares all of q and k, but its part of v alone; outputs go to the block that finishes the row, row % tiles.
 //
-// How a sum is added up goes by k_dim, v_dim and taps alone, never by how many rows there are or where they come from.
+// The order of a sum depends only on k_dim, v_dim and taps, never on the number of rows or their source.
 #pragma once
 
 #include <cmath>
@@ -48,12 +48,7 @@ struct Call {
 inline Call call_of(const Rows& rows, const GatedDelta& args) {
   const DeltaShape& shape = args.shape;
   const DeltaLayout layout(shape, args.state.tape_rows, args.state.dtype);
-  Call call;
-  call.k_heads = shape.k_heads;
-  call.v_heads = shape.v_heads;
-  call.k_dim = shape.k_dim;
-  call.v_dim = shape.v_dim;
-  call.taps = shape.taps;
+  Call call{shape.k_heads, shape.v_heads, shape.k_dim, shape.v_dim, shape.taps};
   call.k_width = static_cast<int32_t>(shape.k_width());
   call.v_width = static_cast<int32_t>(shape.v_width());
   call.channels = static_cast<int32_t>(shape.channels());
@@ -81,13 +76,13 @@ inline Call call_of(const Rows& rows, const GatedDelta& args) {
   return call;
 }
 
-// What a block does.
+// A block's work.
 struct Work {
   RowSegment rows;
   int32_t head = 0, k_head = 0;
   int32_t tile = 0, tiles = 1;  // of the state's columns
   std::byte* slot = nullptr;    // null: the segment has no rows, or is of no slot
-  bool fresh = false;           // it begins its sequence
+  bool fresh = false;           // the segment begins its sequence
   int32_t replayed = 0;         // rows of the tape that go into the state first
   int32_t committed = 0;        // rows of the segment that go into the state
   bool valid = true;            // positions and rows are where they may be
@@ -129,7 +124,7 @@ VOLLEY_HOST_DEVICE inline int state_threads(int v_dim) {
 }
 
 // In how many tiles a head's columns are cut, so that `heads` heads keep the multiprocessors busy: 1, 2 or 4, of whole
-// warps. Rows of a long segment go one after the other, and each is done sooner where a block has fewer columns.
+// warps. Rows of a long segment are processed in sequence, and each takes less time if a block has fewer columns.
 inline int tiles_for(int v_dim, int64_t heads, bool long_segments, int multiprocessors) {
   int tiles = 1;
   while (tiles < 4 && v_dim % (2 * tiles * kColumns * (kWarp / kLanes)) == 0 &&
@@ -220,8 +215,8 @@ VOLLEY_HOST_DEVICE inline float softplus(float x) {
   return x > 20.0f ? x : log1pf(expf(x));
 }
 
-// --- Convolutions and gates of a chunk: rows [first, first + rows) of what the slot keeps and the segment's rows as
-// one sequence, from the state's position on. Each item is a thread's. ---
+// --- Convolutions and gates of a chunk: rows [first, first + rows) of the sequence that consists of the slot's kept
+// rows from the state's position on, then the segment's rows. One thread computes each item. ---
 
 VOLLEY_HOST_DEVICE inline int conv_pairs(const Call& call, const Work& work) {
   return call.k_dim + call.v_dim / work.tiles / 2;
@@ -314,7 +309,7 @@ VOLLEY_HOST_DEVICE inline void prepare(const Call& call, const Work& work, int32
   }
 }
 
-// What follows k_dim in rows of q and k, once for all chunks.
+// Zeros the padding after k_dim in rows of q and k, once for all chunks.
 VOLLEY_HOST_DEVICE inline void clear_padding(const Call& call, int padded, int thread, int threads, const Shared& s) {
   const int each = padded - call.k_dim;
   for (int i = thread; i < chunk_rows(padded) * each; i += threads) {
@@ -491,10 +486,10 @@ VOLLEY_HOST_DEVICE inline void clear_output(const Call& call, int32_t head, int3
   for (int i = 2 * lane; i < call.v_dim; i += 2 * kWarp) Pair<T>::store(0, 0, out + i);
 }
 
-// --- The slot moves on, when all v heads of the k head have read what it keeps: what is kept then begins where the
-// state stands. Rows that it kept before come first, because the others may lie where these were. ---
+// --- The slot moves on when all v heads of the k head have read its memory: its kept rows then begin at the state's
+// position. Rows that it kept before come first, because the others may overwrite them. ---
 
-// Rows of which the source is kept by the slot. At most taps - 2, because at least one row is committed.
+// Rows whose source is in the slot. At most taps - 2, because at least one row is committed.
 VOLLEY_HOST_DEVICE inline int32_t moved_rows(const Call& call, const Work& work) {
   const int32_t rows = call.taps - 1 - work.committed;
   return rows > 0 ? rows : 0;
@@ -533,7 +528,7 @@ template <typename T>
 VOLLEY_HOST_DEVICE inline void keep_new(const Call& call, const Work& work, int thread, int threads) {
   T* kept = reinterpret_cast<T*>(work.slot + call.rows_at);
   const int32_t tape = work.rows.rows - work.committed, moved = moved_rows(call, work), n = pieces<T>(call);
-  // Row i of what is kept is row i - (taps - 1) + committed of the segment.
+  // Kept row i is row i - (taps - 1) + committed of the segment.
   const T* from = static_cast<const T*>(call.projected) +
                   (static_cast<int64_t>(work.rows.row_begin) + work.committed - (call.taps - 1)) * call.row_width;
   for (int32_t i = moved * n + thread; i < (call.taps - 1 + tape) * n; i += threads) {

@@ -1,6 +1,6 @@
 // Blocks of the CUDA kernel on the CPU, one after the other: the very functions that its threads call, between barriers
-// for all threads of a block in turn. What this file says itself is what gated_delta_cuda.cu says: where the barriers
-// are, and how lanes are added.
+// for all threads of a block in turn. Like gated_delta_cuda.cu, this file only adds the barriers and the sums across
+// lanes.
 #pragma once
 
 #include <algorithm>

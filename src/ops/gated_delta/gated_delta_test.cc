@@ -1,6 +1,6 @@
-// Protects: values against an fp64 oracle; that outputs and states have the same bits however a sequence's rows fall
-// into calls and however many drafted rows were wrong; that a slot's leftovers reach nobody. The same of what threads
-// of the CUDA kernel do, over blocks that are simulated here.
+// Protects: values against an fp64 oracle; outputs and states have the same bits however a sequence's rows are divided
+// into calls and however many drafted rows were wrong; a slot's old contents reach no other sequence. The same for the
+// CUDA kernel's threads, over blocks that are simulated here.
 #include "ops/gated_delta/gated_delta_simulated.h"
 #include "ops/gated_delta/gated_delta_testing.h"
 #include "ops/instruction_sets_for_test.h"
@@ -76,7 +76,7 @@ TEST(GatedDeltaSimulated, SlotsBeginAnewAndEnd) {
 }
 
 // A round plans its memory by steps of up to eight segments, each with the longest that fits beside the others
-// (spec/round_memory.cc), and by those of all slots.
+// (decode/round_memory.cc), and by those of all slots.
 TEST(GatedDeltaLong, NoStepTakesMoreMemoryThanThoseOfFewSegments) {
   const auto floats = [](int32_t rows, int32_t segments, int32_t longest, int32_t tape_rows) {
     delta::Call call;

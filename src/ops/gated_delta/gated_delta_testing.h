@@ -1,5 +1,5 @@
-// What the tests of the gated delta rule share, for a CPU, a GPU and the simulated blocks of one: weights, sequences,
-// an fp64 oracle, the slots of a device; and the checks themselves.
+// Shared by the tests of the gated delta rule, for a CPU, a GPU and the simulated blocks of one: weights, sequences, an
+// fp64 oracle, the slots of a device; and the checks themselves.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ struct Weights {
   int64_t row_width() const { return shape.channels() + shape.v_width(); }
 };
 
-// The rows of a sequence: what the projections would bring.
+// The rows of a sequence, as the projections would make them.
 struct Sequence {
   std::vector<float> projected, gates;
   Sequence(const Weights& w, int rows, uint32_t seed)
@@ -90,7 +90,7 @@ inline std::vector<std::vector<double>> oracle(const Weights& w, const Sequence&
   return out;
 }
 
-// Who computes a call.
+// The device or simulation that computes a call.
 using DeltaRun = std::function<void(Stream&, const Rows&, const GatedDelta&, Arena&)>;
 
 // The memory of some slots on a device, full of NaN as former owners may leave it, and that of calls at fixed
@@ -122,8 +122,8 @@ class World {
     state_ = {static_cast<std::byte*>(memory.data), slots, tape_rows, dtype};
   }
 
-  // From now on each call is a recorded one, of kRows rows and kSegments segments: what is left over are rows and
-  // segments of a scrap slot.
+  // From now on each call is recorded, with kRows rows and kSegments segments: unused ones are rows and segments of a
+  // scrap slot.
   void record() {
     graph_ = device_.record([&] { call(kRows, kSegments); });
     ASSERT_NE(graph_, nullptr);
@@ -278,8 +278,8 @@ inline void check_values(Device& device, const DeltaRun& run, const DeltaShape& 
       difference += std::pow(got[i] - value, 2);
       norm += std::pow(value, 2);
     }
-    // Over all rows, because the norm makes much of a row whose q and k are nearly at right angles: what is left of
-    // them is rounding. fp32 sums over k_dim and over the rows before; bf16 rounds the output once.
+    // Over all rows, because the norm amplifies a row whose q and k are nearly orthogonal: such a row is mostly
+    // rounding errors. fp32 sums over k_dim and over the rows before; bf16 rounds the output once.
     EXPECT_LT(std::sqrt(difference / norm), dtype == DType::kF32 ? 4e-6 : 0x1p-9) << "k_dim " << shape.k_dim;
   }
 }
@@ -339,7 +339,7 @@ inline void check_invariance(Device& device, const DeltaRun& run, const DeltaSha
   }
 }
 
-// Prompts that come in few long calls, with a request that decodes beside them, against calls of at most 60 rows.
+// Prompts in few long calls, with a request that decodes beside them, compared with calls of at most 60 rows.
 inline void check_long_prompts(Device& device, const DeltaRun& run, const DeltaShape& shape, DType dtype,
                                int tape_rows) {
   constexpr int kEach = 2600, kShort = 60, kFirst[] = {1300, 1171, 1};

@@ -20,12 +20,9 @@ __global__ void gather_kernel(const Word* x, int64_t x_rows, const int32_t* inde
 
 template <typename Word>
 void launch_gather(Stream& stream, const TensorView& x, const TensorView& index, const TensorView& y, int64_t bytes) {
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(y.shape[0]));
-  how.block = dim3(kThreads);
-  how.early = true;
-  cuda::launch(gather_kernel<Word>, how, stream, static_cast<const Word*>(x.data), x.shape[0], index.as<int32_t>(),
-               static_cast<Word*>(y.data), bytes / static_cast<int64_t>(sizeof(Word)));
+  cuda::launch(gather_kernel<Word>, {.grid = cuda::dims(y.shape[0]), .block = dim3(kThreads), .early = true}, stream,
+               static_cast<const Word*>(x.data), x.shape[0], index.as<int32_t>(), static_cast<Word*>(y.data),
+               bytes / static_cast<int64_t>(sizeof(Word)));
 }
 
 void gather_rows_cuda(Stream& stream, TensorView x, TensorView index, TensorView y) {

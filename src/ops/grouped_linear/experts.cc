@@ -8,7 +8,7 @@
 namespace volley::ops {
 namespace {
 
-constexpr int64_t kMostMeanEntries = 32;  // of an expert: beyond, tiles of more rows are faster
+constexpr int64_t kMostMeanEntries = 32;  // mean entries of an expert: with more, tiles of more rows are faster
 constexpr int64_t kLeastTileRows = 16;
 
 void in_three_steps(Stream& stream, const ExpertsCall& call, const Routing& routing) {
@@ -30,7 +30,7 @@ bool experts_gain_from_counters(const RouterRule& rule, int64_t inner, int64_t r
   // Where each tile of gate and up has a multiprocessor to itself, all end at once and there is little to read on to;
   // the kernel for down starts on idle ones meanwhile (one row of 8 experts of 768: 25 instead of 28 us).
   constexpr int64_t kProcessors = 132, kTileOutputs = 64;
-  const int64_t entries = divide_up(rows * rule.top_k * rule.own(), rule.experts);  // here, in the mean
+  const int64_t entries = divide_up(rows * rule.top_k * rule.own(), rule.experts);  // mean number of entries here
   const int64_t row_tiles = std::min<int64_t>(entries, rule.own());
   return experts_counters(rule, rows) > 0 && row_tiles * divide_up(inner, kTileOutputs) > kProcessors;
 }

@@ -1,4 +1,4 @@
-// Products of rows with the weights of the experts that they were routed to, and the weighted sum of what comes out:
+// Products of rows with the weights of the experts that they were routed to, and the weighted sum of the results:
 //   h = silu(x G_e^T) * (x U_e^T),  d = h D_e^T,  y += sum over slots of weight * d,
 // with biases and another activation where End says so.
 //
@@ -27,8 +27,8 @@ struct ExpertWeights {
   bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
 };
 
-// Whether grouped_linear() has kernels for experts of codes of that format: where linear() has, and on CUDA for e4m3
-// with a scale for each 64 or 128 columns of a row.
+// Whether grouped_linear() has kernels for experts of codes of that format: the formats of linear(), and on CUDA also
+// e4m3 with a scale for each 64 or 128 columns of a row.
 bool experts_multiply_as_stored(DeviceKind device, const WeightFormat& format);
 
 // Packs the parts of expert 0, then those of expert 1, …: one for each expert (kPlain), or gate and up (kGateUp), each
@@ -37,13 +37,13 @@ bool experts_multiply_as_stored(DeviceKind device, const WeightFormat& format);
 Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> parts, int64_t experts, int64_t k,
                                    WeightFormat format, LinearLayout layout);
 
-// Which way the rows of a product go. A grouped row i belongs to entry routing.entries[i].
+// How the rows of a product are ordered. Grouped row i belongs to entry routing.entries[i].
 enum class GroupedRows {
   kIn,   // x: [rows, k], a row for each token; y: [rows * top_k, outputs], grouped
   kOut,  // x: [rows * top_k, k], grouped; y: [rows * top_k, outputs], row * top_k + slot
 };
 
-// What a grouped product has besides its end.
+// The arguments of a grouped product beside its end.
 struct GroupedCall {
   GroupedRows rows = GroupedRows::kIn;
   // CUDA, speed alone: the routing was made, and waited for, before the kernel that comes right before this one in the
@@ -63,8 +63,8 @@ void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& x, cons
 // at last. d: [rows * top_k, width], bf16 or fp32; y: [rows, width] fp32. Entries that were left out of the routing add
 // nothing and are not read; a row without others stays.
 //
-// With shards the experts are divided among replicas (expert_owner(): routing.experts are numbers among all of them), d
-// is what this one's made, and what another one's made lies at the same place in that one's memory. CUDA.
+// With shards the experts are divided among replicas (expert_owner(): routing.experts are numbers among all experts). d
+// holds the results of this replica's experts; those of another replica's lie at the same place in its memory. CUDA.
 struct ExpertShards {
   const int64_t* shifts = nullptr;  // [replicas], device memory: bytes from a place here to the same place there
   int32_t replicas = 1, experts = 0;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "device/cpu/thread_pool.h"
-#include "ops/linear/linear_cpu.h"
+#include "ops/linear/cpu/linear_cpu.h"
 
 namespace volley::ops {
 namespace {
@@ -13,14 +13,7 @@ int64_t expert_bytes(const ExpertWeights& w) {
   return linear_panels(w.n, w.layout) * linear_panel_bytes(w.k, w.format);
 }
 
-float as_float(float v) {
-  return v;
-}
-float as_float(BFloat16 v) {
-  return to_float(v);
-}
-
-// What a row adds up.
+// The terms of a row's sum.
 struct RowSlots {
   const int32_t* experts;  // negative: the slot was left out
   const float* weights;
@@ -39,7 +32,7 @@ void combine_row(const RowSlots& slots, const T* d, int64_t width, float* y) {
       const T* from = d + s * width + begin;
       const float weight = slots.weights[s];
       for (int64_t i = 0; i < count; ++i) {
-        const float product = weight * as_float(from[i]);
+        const float product = weight * to_float(from[i]);
         sums[i] = any ? sums[i] + product : product;
       }
       any = true;

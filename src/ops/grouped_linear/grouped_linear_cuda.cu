@@ -1,16 +1,13 @@
-// Packing, the choice of kernel, the plain kernel (any dtype and shape that the contract allows, on any GPU; nothing
-// there is fast), and the combination.
+// Packing, the choice of kernel, the plain kernel on values, and the combination.
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "base/math.h"
 #include "device/cuda/dependent.cuh"
-#include "device/cuda/elements.cuh"
-#include "device/cuda/launch.h"
 #include "ops/grouped_linear/grouped_linear_cuda.h"
 #include "ops/grouped_linear/grouped_linear_cuda_codes.h"
-#include "ops/grouped_linear/grouped_linear_cuda_work.cuh"
+#include "ops/grouped_linear/grouped_linear_cuda_plain.cuh"
 #include "ops/grouped_linear/grouped_linear_kernels.h"
 
 namespace volley::ops {
@@ -69,32 +66,10 @@ __device__ float warp_sum(const GroupedArgs& args, const uint8_t* weights, int r
   return sum;
 }
 
-// A warp per output and grouped row.
 __global__ void plain_kernel(const GroupedArgs args) {
-  const int grouped = static_cast<int>(blockIdx.x);
-  const int output = static_cast<int>(blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32);
-  if (output >= args.outputs || grouped >= args.offsets[args.experts]) return;
-  const int entry = args.entries[grouped];
-  const uint8_t* weights = args.weights + args.chosen[entry] * args.expert_bytes;
-  const int64_t x_row = source_row(args, grouped);
-  const float* bias = args.bias == nullptr ? nullptr : args.bias + int64_t{args.chosen[entry]} * args.n + output;
-  float v = warp_sum(args, weights, output, 0, x_row);
-  if (bias != nullptr) v += *bias;
-  if (args.layout == LinearLayout::kGateUp) {
-    float up = warp_sum(args, weights, output, 1, x_row);
-    if (bias != nullptr) up += bias[args.outputs];
-    v = args.clamp.limit > 0 ? clamped_swiglu_exactly(v, up, args.clamp) : swiglu_one_exactly(v, up);
-  }
-  if (threadIdx.x % 32 != 0) return;
-  const int64_t y_row = args.rows == GroupedRows::kIn ? grouped : entry;
-  cuda::store_float(args.y, args.y_dtype, y_row * args.outputs + output, v);
-}
-
-void grouped_plain_cuda(Stream& stream, const GroupedArgs& args) {
-  cuda::Launch how;
-  how.block = dim3(256);
-  how.grid = dim3(static_cast<unsigned>(args.entry_count), static_cast<unsigned>(divide_up(args.outputs, 8)));
-  cuda::launch(plain_kernel, how, stream, args);
+  plain_output(args, [&](const uint8_t* weights, int row, int part, int64_t x_row) {
+    return warp_sum(args, weights, row, part, x_row);
+  });
 }
 
 // Rows of other strides, row by row.
@@ -176,7 +151,7 @@ struct CombineArgs {
   ExpertShards shards;
 };
 
-// What the expert made, in the memory of the replica that has it.
+// The expert's output, in the memory of the replica that has the expert.
 __device__ const void* made_by(const CombineArgs& args, int expert) {
   const int owner = expert_owner(expert, args.shards.experts, args.shards.replicas);
   return static_cast<const char*>(args.d) + args.shards.shifts[owner];
@@ -233,10 +208,9 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineA
 
 template <int kWidth>
 void launch_combine(Stream& stream, const CombineArgs& args, int64_t rows) {
-  cuda::Launch how;
-  how.block = dim3(kCombineThreads);
-  how.grid = dim3(static_cast<unsigned>(rows), static_cast<unsigned>(divide_up(args.width, kCombineThreads * kWidth)));
-  how.early = true;
+  const cuda::Launch how = {.grid = cuda::dims(rows, divide_up(args.width, kCombineThreads * kWidth)),
+                            .block = dim3(kCombineThreads),
+                            .early = true};
   if (args.shards.shifts != nullptr) return cuda::launch(combine_kernel<kWidth, true>, how, stream, args);
   cuda::launch(combine_kernel<kWidth, false>, how, stream, args);
 }
@@ -271,10 +245,9 @@ Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRo
                         w.layout,
                         w.format.code,
                         static_cast<char*>(w.packed.data()) + expert * bytes};
-    cuda::Launch how;
-    how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(divide_up(rows * w.k, 256), 4096)));
-    how.block = dim3(256);
-    cuda::launch(pack_kernel, how, device.stream(), args);
+    cuda::launch(pack_kernel,
+                 {.grid = cuda::dims(std::min<int64_t>(divide_up(rows * w.k, 256), 4096)), .block = dim3(256)},
+                 device.stream(), args);
   }
   device.synchronize();  // the raw rows are about to go
   return Result<ExpertWeights>(std::move(w));
@@ -284,7 +257,7 @@ LinearKernel grouped_cuda_kernel(const GpuInfo& gpu, const ExpertWeights& w, DTy
   LinearWeight one;
   one.n = w.n;
   one.k = w.k;
-  one.format = w.format;
+  if (!is_codes(w.format)) one.format = w.format;  // codes: the bf16 weights that they stand for
   one.layout = w.layout;
   one.portable = w.portable;
   return linear_cuda_kernel(gpu, one, x);
@@ -336,7 +309,7 @@ void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, c
     case LinearKernel::kPortable:
       return grouped_portable_cuda(stream, args, gpu.multiprocessors);
     case LinearKernel::kPlain:
-      return grouped_plain_cuda(stream, args);
+      return cuda::launch(plain_kernel, plain_launch(args), stream, args);
   }
 }
 
@@ -360,9 +333,8 @@ bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& ro
   const WeightFormat &in = call.gate_up.format, &out = call.down.format;
   const bool codes = is_codes(in);
   if (in != out && !(is_byte_codes(in) && is_byte_codes(out)) && (codes || is_codes(out))) return false;
-  const auto kernel = codes ? grouped_codes_kernel : grouped_cuda_kernel;
-  const bool tiles = kernel(gpu, call.gate_up, call.x.values.dtype) == LinearKernel::kTiles &&
-                     kernel(gpu, call.down, call.inner.dtype) == LinearKernel::kTiles;
+  const bool tiles = grouped_cuda_kernel(gpu, call.gate_up, call.x.values.dtype) == LinearKernel::kTiles &&
+                     grouped_cuda_kernel(gpu, call.down, call.inner.dtype) == LinearKernel::kTiles;
   const int64_t entries = routing.rows() * routing.top_k();
   if (!tiles || grouped_tile_size(entries, routing.spread) != GroupedTileSize::kFewRows) return false;
   ExpertsArgs args;

@@ -1,18 +1,18 @@
-// What the parts of the CUDA grouped products share: packed layout, the choice of kernel, entry points. Private to this
+// Shared by the parts of the CUDA grouped products: packed layout, the choice of kernel, entry points. Private to this
 // folder.
 //
 // Packed layout, for each expert: bf16: panels of 64 rows of weights, a panel a run of blocks [64 rows][64 k] as those
-// of ops/linear (linear_cuda.h), padded with zeros; fp32: [n][k]. In a panel, weight rows stand so that a thread of the
-// matrix unit, which holds sums of rows r and r + 8, ends with what belongs together: gate and up of an output (a panel
-// is 32 outputs), or two neighbouring outputs.
+// of ops/linear (linear_cuda.h), padded with zeros; fp32: [n][k]. A thread of the matrix unit holds sums of rows r and
+// r + 8, so weight rows are placed in a panel such that these are the gate and up of one output (a panel is 32
+// outputs), or two neighbouring outputs.
 //
 // Order of a sum (bf16 x bf16): along the whole of k, 16 at a time, into one fp32 accumulator. Tile sizes and other
-// rows do not enter. Everything else goes to a plain kernel with an order of its own.
+// rows do not matter. Everything else uses a plain kernel with an order of its own.
 #pragma once
 
 #include "ops/grouped_linear/experts.h"
 #include "ops/grouped_linear/grouped_linear.h"
-#include "ops/linear/linear_cuda.h"
+#include "ops/linear/cuda/linear_cuda.h"
 
 namespace volley::ops {
 
@@ -34,22 +34,21 @@ constexpr int64_t grouped_cuda_row(int64_t row, int part, LinearLayout layout) {
   return row / kPanelRows * kPanelRows + pair / 8 * 16 + pair % 8 + output % 2 * 8;
 }
 
-// Rows of x that a tile of the kernels of sm_90a takes at most. What an expert has beyond goes to further tiles, which
-// read its weights again.
+// The most rows of x that a tile of the sm_90a kernels takes. Further rows of an expert are further tiles, which read
+// its weights again.
 enum class GroupedTileSize { kFewRows = 64, kManyRows = 256 };
-// By how many rows an expert gets in the mean: all entries over Routing::spread. Chooses tiles, and so affects no
-// result.
+// The mean number of rows of an expert: all entries over Routing::spread. Chooses tiles, and so affects no result.
 GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts);
 
 // Which kernel takes this call, as in linear(). kTiles and kPortable give the same bits.
 LinearKernel grouped_cuda_kernel(const GpuInfo& gpu, const ExpertWeights& w, DType x);
 
-// A call as the kernels take it.
+// A call in the form that kernels take.
 struct GroupedArgs {
   const uint8_t* weights = nullptr;  // packed
   const uint8_t* x = nullptr;
   void* y = nullptr;
-  const int32_t* offsets = nullptr;  // of the routing
+  const int32_t* offsets = nullptr;  // Routing::offsets
   const int32_t* entries = nullptr;
   const int32_t* chosen = nullptr;  // [entries]: Routing::experts
   int64_t expert_bytes = 0;
@@ -68,7 +67,7 @@ struct GroupedArgs {
 GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                          const GroupedCall& call, const End& end);
 
-// What the kernel of both products takes.
+// The arguments of the kernel of both products.
 struct ExpertsArgs {
   GroupedArgs gate_up, down;
   // Counters, 0 at first: tiles that were handed out; panels of gate and up that are written, for each tile of rows.

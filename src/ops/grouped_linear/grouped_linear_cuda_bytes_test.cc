@@ -15,7 +15,7 @@ constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
 constexpr LinearLayout kPlain = LinearLayout::kPlain, kGateUp = LinearLayout::kGateUp;
 constexpr WeightFormat kFormats[] = {kFp8Weights, {DType::kF8E4M3, 1, 64}};
 
-// What checkpoints have as scales: bf16 numbers, fp32 numbers, powers of two of any size; and all of these in one.
+// Scales as in checkpoints: bf16 numbers, fp32 numbers, powers of two of any size; and all of these in one.
 enum class Scales { kBF16, kF32, kPowers, kMixed };
 
 float scale_of(Scales scales, float value) {
@@ -75,6 +75,7 @@ struct Codes {
   // Packed: as they are, or widened to `dtype`.
   Experts packed(Device& device, std::optional<DType> dtype = {}) const {
     Experts w(device, 1, 2, 1, dtype.value_or(kBF16), layout);
+    w.count = experts;
     w.n = n;
     w.k = k;
     const WeightFormat to = dtype ? WeightFormat(*dtype) : format;
@@ -85,12 +86,7 @@ struct Codes {
 
 // In host memory.
 ExpertWeights packed_on_host(Device& cpu, const std::vector<WeightRows>& parts, const Codes& of) {
-  ExpertWeights w;
-  w.experts = of.experts;
-  w.n = of.n;
-  w.k = of.k;
-  w.format = of.format;
-  w.layout = of.layout;
+  ExpertWeights w{of.experts, of.n, of.k, of.format, of.layout, Buffer()};
   return std::move(pack_code_experts(cpu, parts, std::move(w))).value();
 }
 
@@ -339,27 +335,9 @@ TEST(GroupedLinearCudaBytes, InOneKernelGivesTheBitsOfTheWidenedWeights) {
       const Experts plain_gate_up = up.packed(device, kBF16), plain_down = back.packed(device, kBF16);
       for (int64_t rows : {1, 7, 16, 17, 40, 128}) {
         SCOPED_TRACE(testing::Message() << format_name(out) << ", " << rows << " rows");
-        const RouterRule rule = TestRouting::make_rule(kExperts, 4);
-        const auto run = [&](const Experts& first, const Experts& second, bool in_one) {
-          RouterWorld world(device, rule, rows,
-                            {.logits = normal_values(rows * kExperts, 1), .zeroed = experts_counters(rule, rows)});
-          const DeviceTensor x(device, encoded(normal_values(rows * hidden, 2), kBF16)),
-              m(device, rows * 4 * inner * 2), d(device, rows * 4 * hidden * 4),
-              y(device, std::vector<float>(rows * hidden));
-          const ExpertsCall call = {first.packed,
-                                    second.packed,
-                                    x.view(kBF16, {rows, hidden}),
-                                    m.view(kBF16, {rows * 4, inner}),
-                                    d.view(kF32, {rows * 4, hidden}),
-                                    in_one ? world.call().zeroed : TensorView(),
-                                    y.view(kF32, {rows, hidden})};
-          world.run();
-          experts_ffn(device.stream(), call, world.routing());
-          return y.read<float>();
-        };
-        const std::vector<float> want = run(plain_gate_up, plain_down, false);
-        ASSERT_EQ(run(gate_up, down, true), want);
-        ASSERT_EQ(run(gate_up, down, false), want);
+        const std::vector<float> want = run_experts(device, plain_gate_up, plain_down, rows, false);
+        ASSERT_EQ(run_experts(device, gate_up, down, rows, true), want);
+        ASSERT_EQ(run_experts(device, gate_up, down, rows, false), want);
       }
     }
   }

@@ -1,11 +1,8 @@
-// Experts of codes: packing, the choice of kernel, and the plain kernel: any rows and shape, on any GPU.
+// Experts of codes: packing, the choice of kernel, and the plain kernel on them.
 #include <memory>
 
-#include "base/math.h"
-#include "device/cuda/elements.cuh"
-#include "device/cuda/launch.h"
 #include "ops/grouped_linear/grouped_linear_cuda_codes.h"
-#include "ops/grouped_linear/grouped_linear_cuda_work.cuh"
+#include "ops/grouped_linear/grouped_linear_cuda_plain.cuh"
 
 namespace volley::ops {
 namespace {
@@ -26,26 +23,10 @@ __device__ float warp_sum(const GroupedCodeArgs& args, const uint8_t* weights, i
   return sum;
 }
 
-// A warp per output and grouped row.
-__global__ void plain_codes_kernel(const GroupedCodeArgs code_args) {
-  const GroupedArgs& args = code_args.grouped;
-  const int grouped = static_cast<int>(blockIdx.x);
-  const int output = static_cast<int>(blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32);
-  if (output >= args.outputs || grouped >= args.offsets[args.experts]) return;
-  const int entry = args.entries[grouped];
-  const uint8_t* weights = args.weights + args.chosen[entry] * args.expert_bytes;
-  const int64_t x_row = source_row(args, grouped);
-  const float* bias = args.bias == nullptr ? nullptr : args.bias + int64_t{args.chosen[entry]} * args.n + output;
-  float v = warp_sum(code_args, weights, output, 0, x_row);
-  if (bias != nullptr) v += *bias;
-  if (args.layout == LinearLayout::kGateUp) {
-    float up = warp_sum(code_args, weights, output, 1, x_row);
-    if (bias != nullptr) up += bias[args.outputs];
-    v = args.clamp.limit > 0 ? clamped_swiglu_exactly(v, up, args.clamp) : swiglu_one_exactly(v, up);
-  }
-  if (threadIdx.x % 32 != 0) return;
-  const int64_t y_row = args.rows == GroupedRows::kIn ? grouped : entry;
-  cuda::store_float(args.y, args.y_dtype, y_row * args.outputs + output, v);
+__global__ void plain_codes_kernel(const GroupedCodeArgs args) {
+  plain_output(args.grouped, [&](const uint8_t* weights, int row, int part, int64_t x_row) {
+    return warp_sum(args, weights, row, part, x_row);
+  });
 }
 
 }  // namespace
@@ -80,33 +61,19 @@ Result<ExpertWeights> pack_code_experts(Device& device, std::span<const WeightRo
   return Result<ExpertWeights>(std::move(w));
 }
 
-LinearKernel grouped_codes_kernel(const GpuInfo& gpu, const ExpertWeights& w, DType x) {
-  LinearWeight as_bf16;
-  as_bf16.n = w.n;
-  as_bf16.k = w.k;
-  as_bf16.layout = w.layout;
-  as_bf16.portable = w.portable;
-  return linear_cuda_kernel(gpu, as_bf16, x);
-}
-
 void grouped_codes_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                         const GroupedCall& call, const End& end) {
   GroupedCodeArgs args{grouped_args(w, x, routing, y, call, end), CodeKind(w.format)};
   args.grouped.expert_bytes = grouped_codes_expert_bytes(w.n, w.k, w.format, w.layout);
   const GpuInfo& gpu = stream.gpu();
-  switch (grouped_codes_kernel(gpu, w, x.dtype)) {
+  switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
     case LinearKernel::kTiles:
       return grouped_codes_tiles_cuda(stream, args, grouped_tile_size(args.grouped.likely, args.grouped.spread),
                                       gpu.multiprocessors);
     case LinearKernel::kPortable:
       return grouped_codes_portable_cuda(stream, args, gpu.multiprocessors);
-    case LinearKernel::kPlain: {
-      cuda::Launch how;
-      how.block = dim3(256);
-      how.grid = dim3(static_cast<unsigned>(args.grouped.entry_count),
-                      static_cast<unsigned>(divide_up(args.grouped.outputs, 8)));
-      return cuda::launch(plain_codes_kernel, how, stream, args);
-    }
+    case LinearKernel::kPlain:
+      return cuda::launch(plain_codes_kernel, plain_launch(args.grouped), stream, args);
   }
 }
 

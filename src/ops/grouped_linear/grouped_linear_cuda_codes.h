@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ops/grouped_linear/grouped_linear_cuda_codes_pack.h"
-#include "ops/linear/linear_cuda_widen_bytes.cuh"
+#include "ops/linear/cuda/linear_cuda_widen_bytes.cuh"
 
 namespace volley::ops {
 
@@ -11,14 +11,11 @@ struct GroupedCodeArgs {
   CodeKind codes;
 };
 
-// What the kernel of both products takes.
+// The arguments of the kernel of both products.
 struct CodeExpertsArgs {
   ExpertsArgs products;    // expert_bytes: of codes
-  CodeKind gate_up, down;  // of one format; of e4m3 groups may differ
+  CodeKind gate_up, down;  // of one format; for e4m3, groups may differ
 };
-
-// Which kernel takes a call: that of the bf16 weights which it is a product with.
-LinearKernel grouped_codes_kernel(const GpuInfo& gpu, const ExpertWeights& w, DType x);
 
 // As grouped_linear(); the first chooses, and grouped_codes_tiles_cuda() leaves e4m3 to grouped_bytes_tiles_cuda().
 void grouped_codes_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,

@@ -2,18 +2,18 @@
 //
 // One warp copies, and a kernel has two tile heights: with more of either the compiler runs out of registers, and makes
 // each product wait for the one before.
-#include "ops/grouped_linear/grouped_linear_cuda_codes_kernel.cuh"
+#include "ops/grouped_linear/grouped_linear_cuda_codes_tiles.cuh"
 
 namespace volley::ops {
 namespace {
 
 template <PanelEnd kEnd>
 void launch_few(Stream& stream, const GroupedCodeArgs& args, int processors) {
-  launch_code_tiles<CodeShape<2, 64, kEnd, true, 1>, codes::Bytes, 16, 64>(stream, args, processors);
+  launch_grouped_tiles<CodeShape<2, 64, kEnd, true, 1>, CodeWeights<codes::Bytes>, 16, 64>(stream, args, processors);
 }
 template <PanelEnd kEnd>
 void launch_many(Stream& stream, const GroupedCodeArgs& args, int processors) {
-  launch_code_tiles<CodeShape<2, 128, kEnd, true, 1>, codes::Bytes, 64, 128>(stream, args, processors);
+  launch_grouped_tiles<CodeShape<2, 128, kEnd, true, 1>, CodeWeights<codes::Bytes>, 64, 128>(stream, args, processors);
 }
 
 }  // namespace

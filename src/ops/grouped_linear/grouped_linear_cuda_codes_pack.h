@@ -5,8 +5,8 @@
 #include <span>
 
 #include "ops/grouped_linear/grouped_linear_cuda.h"
-#include "ops/linear/linear_cuda_bytes.h"
-#include "ops/linear/linear_cuda_codes.h"
+#include "ops/linear/cuda/linear_cuda_bytes.h"
+#include "ops/linear/cuda/linear_cuda_codes.h"
 
 namespace volley::ops {
 

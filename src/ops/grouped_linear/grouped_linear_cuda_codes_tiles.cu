@@ -1,5 +1,5 @@
 // Grouped products with 4-bit codes on sm_90a.
-#include "ops/grouped_linear/grouped_linear_cuda_codes_kernel.cuh"
+#include "ops/grouped_linear/grouped_linear_cuda_codes_tiles.cuh"
 
 namespace volley::ops {
 namespace {
@@ -8,14 +8,14 @@ template <PanelEnd kEnd>
 void launch_few(Stream& stream, const GroupedCodeArgs& args, int processors) {
   using Shape = CodeShape<2, static_cast<int>(GroupedTileSize::kFewRows), kEnd>;
   codes::with_reading(args.codes, [&](auto reading) {
-    launch_code_tiles<Shape, decltype(reading), 8, 16, 32, 64>(stream, args, processors);
+    launch_grouped_tiles<Shape, CodeWeights<decltype(reading)>, 8, 16, 32, 64>(stream, args, processors);
   });
 }
 template <PanelEnd kEnd>
 void launch_many(Stream& stream, const GroupedCodeArgs& args, int processors) {
   using Shape = CodeShape<2, static_cast<int>(GroupedTileSize::kManyRows), kEnd>;
   codes::with_reading(args.codes, [&](auto reading) {
-    launch_code_tiles<Shape, decltype(reading), 32, 64, 128, 256>(stream, args, processors);
+    launch_grouped_tiles<Shape, CodeWeights<decltype(reading)>, 32, 64, 128, 256>(stream, args, processors);
   });
 }
 

@@ -1,10 +1,10 @@
-// What the kernels of sm_90a for experts of codes share: the tiles of grouped_linear_cuda_tiles.cuh, whose
-// weights are widened on their way to the matrix unit.
+// Shared by the kernels of sm_90a for experts of codes: the tiles of grouped_linear_cuda_tiles.cuh, whose weights are
+// widened on their way to the matrix unit.
 #pragma once
 
 #include "ops/grouped_linear/grouped_linear_cuda_codes.h"
 #include "ops/grouped_linear/grouped_linear_cuda_tiles.cuh"
-#include "ops/linear/linear_cuda_codes_consume.cuh"
+#include "ops/linear/cuda/linear_cuda_codes_consume.cuh"
 
 namespace volley::ops {
 
@@ -66,5 +66,23 @@ __device__ __forceinline__ void sum_codes(const Ring& ring, RingReader& reader, 
   if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
   reader.held = -1;
 }
+
+// How experts of codes are copied and multiplied.
+template <typename Reading>
+struct CodeWeights {
+  using Args = GroupedCodeArgs;
+  static __host__ __device__ const GroupedArgs& grouped(const Args& args) { return args.grouped; }
+
+  template <typename Shape>
+  static __device__ __forceinline__ void copy(const Ring& ring, RingWriter& writer, const Args& args,
+                                              const GroupedTile& tile, int warp) {
+    copy_codes<Shape>(ring, writer, args.grouped, args.codes, tile, warp);
+  }
+  template <typename Shape, int kRows>
+  static __device__ __forceinline__ void sum(const Ring& ring, RingReader& reader, const Args& args,
+                                             float (&sums)[kRows / 2]) {
+    sum_codes<Shape, kRows, Reading>(ring, reader, args.codes, args.grouped.k_blocks, sums);
+  }
+};
 
 }  // namespace volley::ops

@@ -1,10 +1,10 @@
 // Both products of a mixture behind its router in one kernel on sm_90a: gate and up, then down.
 //
 // Blocks take tiles from one list, those of gate and up before those of down, and the ring of stages runs on from one
-// to the other: the weights of down are on their way while the last tiles of gate and up are multiplied. What orders
-// the rest are counters in memory: rows of h are fetched when all panels of gate and up for their tile of rows are
-// written. Tiles are handed out one at a time, so what a block waits for was taken by a block that runs: no number of
-// blocks must fit at once.
+// to the other: the weights of down are on their way while the last tiles of gate and up are multiplied. Counters in
+// memory order everything else: rows of h are fetched when all panels of gate and up for their tile of rows are
+// written. Tiles are handed out one at a time, so a block only waits for tiles that a running block has taken: it does
+// not matter how many blocks fit at once.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct PlainExperts {
   }
 };
 
-// A counter that other blocks add to: what they wrote before is seen by who sees their part of the count.
+// A counter that other blocks add to: a thread that sees a block's addition also sees the writes before it.
 __device__ inline int32_t count_acquired(const int32_t* counter) {
   int32_t v;
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
@@ -44,7 +44,7 @@ enum class Phase { kGateUp, kDown, kEnd };
 
 struct ExpertsTile {
   GroupedTile tile;
-  int row_tile;  // of all experts'
+  int row_tile;  // number among all experts' tiles of rows
   Phase phase;
 };
 
@@ -67,7 +67,7 @@ struct QueueReader {
   }
 };
 
-// All that read a slot of the queue, lane by lane: those that multiply, and those that fetch rows.
+// All threads that read a slot of the queue, lane by lane: those that multiply, and those that fetch rows.
 template <typename Shape>
 constexpr int kReaders = Shape::kConsumers + Shape::kXThreads;
 
@@ -113,7 +113,7 @@ __device__ void take_tiles(const Ring& ring, TileQueue& queue, const typename We
     at.advance();
     if (taken.phase == Phase::kEnd) return;
     Weights::template copy<Shape>(ring, writer, args, taken.phase == Phase::kGateUp, taken.tile);
-    // Not before there is room for its first stage: others may have it sooner.
+    // Taken only when its first stage is free, because another block may have room sooner.
     hopper::barrier_wait(&ring.empty[writer.stage], writer.parity);
     t = atomicAdd(products.dealt, 1);
   }
@@ -125,7 +125,7 @@ __device__ void produce_rows(const Ring& ring, TileQueue& queue, const ExpertsAr
   for (QueueReader at;;) {
     const ExpertsTile taken = take(queue, at);
     if (taken.phase == Phase::kEnd) return;
-    x_sync<Shape>();  // nobody reads the sources of the tile before
+    x_sync<Shape>();  // no thread still reads the sources of the tile before
     const GroupedArgs& product = taken.phase == Phase::kGateUp ? args.gate_up : args.down;
     for (int r = thread; r < taken.tile.rows; r += Shape::kXThreads) {
       sources[r] = source_row(product, taken.tile.row + r);
@@ -184,12 +184,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __shared__ GroupedWork work;
   __shared__ TileQueue queue;
   __shared__ int sources[Shape::kMaxRows];
-  const Ring ring{full, empty, dynamic + (1024 - shared_address(dynamic) % 1024) % 1024};
+  const Ring ring = ring_in(dynamic, full, empty);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Shape::kStages; ++i) {
-      barrier_init(&full[i], Shape::kArrivals);
-      barrier_init(&empty[i], Shape::kPanels);
-    }
+    init_stages<Shape>(ring, Shape::kArrivals, Shape::kPanels);
     for (int i = 0; i < TileQueue::kSlots; ++i) {
       barrier_init(&queue.full[i], 1);
       barrier_init(&queue.empty[i], kReaders<Shape>);
@@ -200,7 +197,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x) - Shape::kConsumers;
   int first = 0;
   if (thread == 0) first = atomicAdd(args.dealt, 1);
-  list_work<Shape::kWarps, Shape::kMaxRows>(args.gate_up, work);  // and barriers are there
+  list_work<Shape::kWarps, Shape::kMaxRows>(args.gate_up, work);  // also makes the barriers visible
   cuda::launch_dependents();
 
   if (thread >= 0) {
@@ -224,13 +221,7 @@ void launch_experts(Stream& stream, const typename Weights::Args& args, int proc
   const ExpertsArgs& products = Weights::products(args);
   const GroupedArgs& g = products.gate_up;
   const auto across = [](const GroupedArgs& of) { return (of.panels + Shape::kPanels - 1) / Shape::kPanels; };
-  const int64_t row_tiles = std::min(g.experts, g.entry_count) + g.entry_count / Shape::kMaxRows;  // at most
-  cuda::Launch how;
-  how.grid =
-      dim3(static_cast<unsigned>(std::min<int64_t>(processors, row_tiles * (across(g) + across(products.down)))));
-  how.block = dim3(Shape::kThreads);
-  how.shared_bytes = Shape::kSharedBytes;
-  how.early = true;
+  const cuda::Launch how = persistent_blocks<Shape>(g, across(g) + across(products.down), processors);
   cuda::launch(experts_kernel<Shape, Weights, kRows...>, how, stream, args);
 }
 

@@ -1,7 +1,7 @@
-// Protects, on a GPU: what grouped_linear_test.cc says, which is built into the same program; the portable kernel; that
-// tiles of both sizes and both generations' kernels give the same bits; that experts of 4-bit codes give the bits of
-// the bf16 weights that they stand for; that a recorded product serves the routing that is there when it runs. The
-// layout is checked without a GPU.
+// Protects, on a GPU: the tests of grouped_linear_test.cc, which is built into the same program; the portable kernel;
+// that tiles of both sizes and both generations' kernels give the same bits; that experts of 4-bit codes give the bits
+// of the bf16 weights that they stand for; that a recorded product uses the routing present when it runs. The layout is
+// checked without a GPU.
 #include "ops/grouped_linear/grouped_linear_cuda.h"
 
 #include <set>
@@ -100,28 +100,14 @@ TEST(GroupedLinearCuda, AnExpertsRowsDoNotSeeOneAnother) {
 TEST(GroupedLinearCuda, GraphServesWhatTheRoutingIs) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const int64_t rows = 24, hidden = 512, inner = 256;
-  const RouterRule rule = TestRouting::make_rule(32, 4);
   const Experts gate_up(device, 32, 2 * inner, hidden, kBF16, LinearLayout::kGateUp);
   const Experts down(device, 32, hidden, inner, kBF16, LinearLayout::kPlain);
-  RouterWorld world(device, rule, rows,
-                    {.logits = normal_values(rows * 32, 1), .zeroed = experts_counters(rule, rows)});
-  const DeviceTensor x(device, encoded(normal_values(rows * hidden, 2), kBF16)), m(device, rows * 4 * inner * 2),
-      d(device, rows * 4 * hidden * 4), y(device, std::vector<float>(rows * hidden));
-  const ExpertsCall call = {gate_up.packed,
-                            down.packed,
-                            x.view(kBF16, {rows, hidden}),
-                            m.view(kBF16, {rows * 4, inner}),
-                            d.view(kF32, {rows * 4, hidden}),
-                            world.call().zeroed,
-                            y.view(kF32, {rows, hidden})};
-  const auto enqueue = [&] {
-    world.run();
-    experts_ffn(device.stream(), call, world.routing());
-  };
+  ExpertsWorld world{device, gate_up, down, rows};
+  const auto enqueue = [&] { world.enqueue(true); };
   const std::vector<float> zeros(rows * hidden);
   const auto upload = [&](const std::vector<float>& logits) {
-    device.upload(world.call().logits.data, logits.data(), logits.size() * sizeof(float));
-    device.upload(y.view(kF32, {rows, hidden}).data, zeros.data(), zeros.size() * sizeof(float));
+    device.upload(world.router.call().logits.data, logits.data(), logits.size() * sizeof(float));
+    device.upload(world.y.view(kF32, {rows, hidden}).data, zeros.data(), zeros.size() * sizeof(float));
   };
   const auto graph = device.record(enqueue);
   std::set<std::vector<float>> different;
@@ -129,11 +115,11 @@ TEST(GroupedLinearCuda, GraphServesWhatTheRoutingIs) {
     const std::vector<float> logits = normal_values(rows * 32, seed);
     upload(logits);
     enqueue();
-    const std::vector<float> want = y.read<float>();
+    const std::vector<float> want = world.y.read<float>();
     for (int i = 0; i < 3; ++i) {
       upload(logits);
       graph->launch();
-      ASSERT_EQ(y.read<float>(), want) << seed;
+      ASSERT_EQ(world.y.read<float>(), want) << seed;
     }
     different.insert(want);
   }
@@ -162,30 +148,13 @@ TEST(GroupedLinearCuda, CodesInOneKernelGiveTheBitsOfTheWidenedWeights) {
         down_bias(device, normal_values(kExperts * hidden, 7));
     for (int64_t rows : {1, 7, 16, 40, 128}) {
       SCOPED_TRACE(testing::Message() << format_name(format) << ", " << rows << " rows");
-      const RouterRule rule = TestRouting::make_rule(kExperts, 4);
-      const auto run = [&](const Experts& up, const Experts& back, bool in_one) {
-        RouterWorld world(device, rule, rows,
-                          {.logits = normal_values(rows * kExperts, 1), .zeroed = experts_counters(rule, rows)});
-        const DeviceTensor x(device, encoded(normal_values(rows * hidden, 2), kBF16)), m(device, rows * 4 * inner * 2),
-            d(device, rows * 4 * hidden * 4), y(device, std::vector<float>(rows * hidden));
-        ExpertsCall call = {up.packed,
-                            back.packed,
-                            x.view(kBF16, {rows, hidden}),
-                            m.view(kBF16, {rows * 4, inner}),
-                            d.view(kF32, {rows * 4, hidden}),
-                            in_one ? world.call().zeroed : TensorView(),
-                            y.view(kF32, {rows, hidden})};
-        call.gate_up_end = {.kind = EndKind::kClampedSwiGlu,
-                            .bias = gate_up_bias.view(kF32, {kExperts, 2 * inner}),
-                            .clamp = {1.702f, 7.0f}};
-        call.down_end.bias = down_bias.view(kF32, {kExperts, hidden});
-        world.run();
-        experts_ffn(device.stream(), call, world.routing());
-        return y.read<float>();
-      };
-      const std::vector<float> want = run(plain_gate_up, plain_down, false);
-      ASSERT_EQ(run(gate_up, down, true), want);
-      ASSERT_EQ(run(gate_up, down, false), want);
+      const End end = {.kind = EndKind::kClampedSwiGlu,
+                       .bias = gate_up_bias.view(kF32, {kExperts, 2 * inner}),
+                       .clamp = {1.702f, 7.0f}};
+      const End down_end = {.bias = down_bias.view(kF32, {kExperts, hidden})};
+      const std::vector<float> want = run_experts(device, plain_gate_up, plain_down, rows, false, end, down_end);
+      ASSERT_EQ(run_experts(device, gate_up, down, rows, true, end, down_end), want);
+      ASSERT_EQ(run_experts(device, gate_up, down, rows, false, end, down_end), want);
     }
   }
 }

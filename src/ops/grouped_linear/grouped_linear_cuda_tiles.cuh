@@ -8,11 +8,13 @@
 // instruction's N is chosen for each tile by its rows; it shows in no bit.
 #pragma once
 
+#include <algorithm>
+
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
 #include "ops/grouped_linear/grouped_linear_cuda_work.cuh"
-#include "ops/linear/linear_cuda_fragments.cuh"
-#include "ops/linear/linear_cuda_ring.cuh"
+#include "ops/linear/cuda/linear_cuda_fragments.cuh"
+#include "ops/linear/cuda/linear_cuda_ring.cuh"
 
 namespace volley::ops {
 
@@ -21,11 +23,11 @@ struct GroupedShape {
   static constexpr int kPanels = kPanels_, kMaxRows = kMaxRows_;
   static constexpr PanelEnd kEnd = kEnd_;
   static constexpr int kConsumers = kPanels * 128;  // a warpgroup a panel
+  static constexpr int kCopyWarps = 1, kXThreads = 96;
   static constexpr int kThreads = kConsumers + 128, kWarps = kThreads / 32;
-  static constexpr int kXThreads = 96;
   // Many sums need more registers than an even share of 168: the warps that copy give up most of theirs.
   static constexpr bool kUnevenRegisters = kMaxRows > 128;
-  static constexpr int kArrivals = 1 + kXThreads;  // that fill a stage
+  static constexpr int kArrivals = 1 + kXThreads;  // arrivals that fill a stage
 
   static constexpr Common kCommon = Common::kNothing;
   static constexpr bool kFp8 = false, kCountsGivenBack = false;
@@ -110,7 +112,7 @@ __device__ void produce_x(const Ring& ring, const GroupedArgs& args, const Group
                           int* sources) {
   RingWriter writer;
   for_tiles<Shape::kPanels>(args, work, [&](const GroupedTile& tile) {
-    x_sync<Shape>();  // nobody reads the sources of the tile before
+    x_sync<Shape>();  // no thread still reads the sources of the tile before
     for (int r = thread; r < tile.rows; r += Shape::kXThreads) sources[r] = source_row(args, tile.row + r);
     x_sync<Shape>();
     fetch_rows<Shape>(ring, writer, args, tile.rows, thread, sources);
@@ -125,88 +127,132 @@ __device__ __forceinline__ void sum_tile(const Ring& ring, RingReader& reader, i
   reader.held = -1;
 }
 
-template <typename Shape, int kRows>
-__device__ __forceinline__ void multiply_tile(const Ring& ring, RingReader& reader, const GroupedArgs& args,
+// How weights in bf16 are copied and multiplied; for codes, see grouped_linear_cuda_codes_tiles.cuh.
+struct PlainWeights {
+  using Args = GroupedArgs;
+  static __host__ __device__ const GroupedArgs& grouped(const Args& args) { return args; }
+
+  // One thread of each warp that copies calls it. warp: which of them.
+  template <typename Shape>
+  static __device__ __forceinline__ void copy(const Ring& ring, RingWriter& writer, const Args& args,
+                                              const GroupedTile& tile, int warp) {
+    copy_weights<Shape>(ring, writer, args, tile);
+  }
+  template <typename Shape, int kRows>
+  static __device__ __forceinline__ void sum(const Ring& ring, RingReader& reader, const Args& args,
+                                             float (&sums)[kRows / 2]) {
+    sum_tile<Shape, kRows>(ring, reader, args.k_blocks, sums);
+  }
+};
+
+template <typename Shape, typename Weights, int kRows>
+__device__ __forceinline__ void multiply_tile(const Ring& ring, RingReader& reader, const typename Weights::Args& args,
                                               const GroupedTile& tile) {
   float sums[kRows / 2] = {};
-  sum_tile<Shape, kRows>(ring, reader, args.k_blocks, sums);
-  finish_panel<Shape::kEnd, kRows>(args, tile, tile.panel + static_cast<int>(threadIdx.x) / 128,
+  Weights::template sum<Shape, kRows>(ring, reader, args, sums);
+  finish_panel<Shape::kEnd, kRows>(Weights::grouped(args), tile, tile.panel + static_cast<int>(threadIdx.x) / 128,
                                    static_cast<int>(threadIdx.x) / 32 % 4, sums);
 }
 
 // With the first of kRows that holds the tile's.
-template <typename Shape, int kRows, int... kMore>
-__device__ __forceinline__ void multiply_tile_of(const Ring& ring, RingReader& reader, const GroupedArgs& args,
-                                                 const GroupedTile& tile) {
+template <typename Shape, typename Weights, int kRows, int... kMore>
+__device__ __forceinline__ void multiply_tile_of(const Ring& ring, RingReader& reader,
+                                                 const typename Weights::Args& args, const GroupedTile& tile) {
   if constexpr (sizeof...(kMore) == 0) {
     static_assert(kRows == Shape::kMaxRows);
-    multiply_tile<Shape, kRows>(ring, reader, args, tile);
+    multiply_tile<Shape, Weights, kRows>(ring, reader, args, tile);
   } else if (tile.rows <= kRows) {
-    multiply_tile<Shape, kRows>(ring, reader, args, tile);
+    multiply_tile<Shape, Weights, kRows>(ring, reader, args, tile);
   } else {
-    multiply_tile_of<Shape, kMore...>(ring, reader, args, tile);
+    multiply_tile_of<Shape, Weights, kMore...>(ring, reader, args, tile);
   }
 }
 
-template <typename Shape, int... kRows>
-__global__ void __launch_bounds__(Shape::kThreads, 1) grouped_tiles_kernel(const GroupedArgs args) {
+template <typename Shape, typename Weights, int... kRows>
+__global__ void __launch_bounds__(Shape::kThreads, 1) grouped_tiles_kernel(const typename Weights::Args own_args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the dispatch sends no other GPU here (grouped_cuda_kernel)
   using namespace hopper;
+  const GroupedArgs& args = Weights::grouped(own_args);
   extern __shared__ uint8_t dynamic[];
   __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
   __shared__ GroupedWork work;
   __shared__ int sources[Shape::kMaxRows];
-  const Ring ring{full, empty, dynamic + (1024 - shared_address(dynamic) % 1024) % 1024};
+  const Ring ring = ring_in(dynamic, full, empty);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Shape::kStages; ++i) {
-      barrier_init(&full[i], Shape::kArrivals);
-      barrier_init(&empty[i], Shape::kPanels);
-    }
+    init_stages<Shape>(ring, Shape::kArrivals, Shape::kPanels);
     barrier_init_fence();
   }
   if (!args.routing_ready) cuda::wait_for_predecessors();
-  list_work<Shape::kWarps, Shape::kMaxRows>(args, work);  // and barriers are there
+  list_work<Shape::kWarps, Shape::kMaxRows>(args, work);  // also makes the barriers visible
   cuda::launch_dependents();
 
   if (threadIdx.x >= Shape::kConsumers) {
     if constexpr (Shape::kUnevenRegisters) registers_shrink_to<72>();
     const int thread = static_cast<int>(threadIdx.x) - Shape::kConsumers;
-    if (thread == 0) {
+    constexpr int kCopyThreads = Shape::kCopyWarps * 32;
+    if (thread < kCopyThreads && thread % 32 == 0) {
       RingWriter writer;
-      for_tiles<Shape::kPanels>(args, work,
-                                [&](const GroupedTile& tile) { copy_weights<Shape>(ring, writer, args, tile); });
+      for_tiles<Shape::kPanels>(args, work, [&](const GroupedTile& tile) {
+        Weights::template copy<Shape>(ring, writer, own_args, tile, thread / 32);
+      });
     }
-    if (thread >= 32) {
+    if (thread >= kCopyThreads) {
       cuda::wait_for_predecessors();
-      produce_x<Shape>(ring, args, work, thread - 32, sources);
+      produce_x<Shape>(ring, args, work, thread - kCopyThreads, sources);
     }
   } else {
     if constexpr (Shape::kUnevenRegisters) registers_grow_to<216>();
-    // What comes before in the stream has ended when the first rows of x are there.
+    // Earlier kernels of the stream have ended when the first rows of x have arrived.
     RingReader reader;
+    // Inlined although it is long: else the reader and the arguments would lie in memory.
     for_tiles<Shape::kPanels>(
-        args, work, [&](const GroupedTile& tile) { multiply_tile_of<Shape, kRows...>(ring, reader, args, tile); });
+        args, work, [&](const GroupedTile& tile) __attribute__((always_inline)) {
+          multiply_tile_of<Shape, Weights, kRows...>(ring, reader, own_args, tile);
+        });
   }
 #else
   __trap();
 #endif
 }
 
-template <typename Shape, int... kRows>
-void launch_grouped_tiles(Stream& stream, const GroupedArgs& args, int processors) {
-  const int64_t across = (args.panels + Shape::kPanels - 1) / Shape::kPanels;
+// A block a multiprocessor, or as many as there can be tiles of Shape's rows by `across`.
+template <typename Shape>
+cuda::Launch persistent_blocks(const GroupedArgs& args, int64_t across, int processors) {
   const int64_t most = std::min(args.experts, args.entry_count) + args.entry_count / Shape::kMaxRows;  // tiles of rows
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(processors, most * across)));
-  how.block = dim3(Shape::kThreads);
-  how.shared_bytes = Shape::kSharedBytes;
-  how.early = true;
-  cuda::launch(grouped_tiles_kernel<Shape, kRows...>, how, stream, args);
+  return {.grid = cuda::dims(std::min<int64_t>(processors, most * across)),
+          .block = dim3(Shape::kThreads),
+          .shared_bytes = Shape::kSharedBytes,
+          .early = true};
 }
 
-// Compiled in files of their own: their instructions are many.
-void launch_grouped_few(Stream& stream, const GroupedArgs& args, int processors);
-void launch_grouped_many_gate_up(Stream& stream, const GroupedArgs& args, int processors);
-void launch_grouped_many_plain(Stream& stream, const GroupedArgs& args, int processors);
+template <typename Shape, typename Weights, int... kRows>
+void launch_grouped_tiles(Stream& stream, const typename Weights::Args& own_args, int processors) {
+  const GroupedArgs& args = Weights::grouped(own_args);
+  const int64_t across = (args.panels + Shape::kPanels - 1) / Shape::kPanels;
+  const cuda::Launch how = persistent_blocks<Shape>(args, across, processors);
+  cuda::launch(grouped_tiles_kernel<Shape, Weights, kRows...>, how, stream, own_args);
+}
+
+// A block takes one panel where pairs would leave half of the multiprocessors without work. It shows in no bit.
+template <PanelEnd kEnd>
+void launch_few_rows(Stream& stream, const GroupedArgs& args, int processors) {
+  constexpr int kRows = static_cast<int>(GroupedTileSize::kFewRows);
+  const int64_t panels = std::min(args.experts, args.likely) * args.panels;
+  if (panels <= processors) {
+    return launch_grouped_tiles<GroupedShape<1, kRows, kEnd>, PlainWeights, 8, 16, 32, 64>(stream, args, processors);
+  }
+  launch_grouped_tiles<GroupedShape<2, kRows, kEnd>, PlainWeights, 8, 16, 32, 64>(stream, args, processors);
+}
+
+template <PanelEnd kEnd>
+void launch_many_rows(Stream& stream, const GroupedArgs& args, int processors) {
+  using Shape = GroupedShape<2, static_cast<int>(GroupedTileSize::kManyRows), kEnd>;
+  launch_grouped_tiles<Shape, PlainWeights, 32, 64, 96, 128, 160, 256>(stream, args, processors);
+}
+
+// Compiled in files of their own (launchers.cmake): their instructions are many.
+using GroupedLaunch = void(Stream& stream, const GroupedArgs& args, int processors);
+GroupedLaunch launch_grouped_few_gate_up, launch_grouped_few_plain;
+GroupedLaunch launch_grouped_many_gate_up, launch_grouped_many_plain;
 
 }  // namespace volley::ops

@@ -1,12 +1,11 @@
-// What the grouped kernels of all GPUs share: which tiles there are, as the device's routing says, and what becomes of
-// their sums.
+// Shared by the grouped kernels of all GPUs: the tiles that the device's routing defines, and the ends of their sums.
 #pragma once
 
 #include <cuda_bf16.h>
 
 #include "device/cuda/block_sum.cuh"
 #include "ops/grouped_linear/grouped_linear_cuda.h"
-#include "ops/linear/linear_cuda_epilogue.cuh"
+#include "ops/linear/cuda/linear_cuda_epilogue.cuh"
 
 namespace volley::ops {
 
@@ -50,7 +49,7 @@ __device__ void list_work(const GroupedArgs& args, GroupedWork& work) {
     const int e = static_cast<int>(threadIdx.x) * kEach + i;
     counts[i] = 0;
     if (e > args.experts) continue;
-    // From the L2 cache: the routing may be younger than what this multiprocessor has kept.
+    // Reads from the L2 cache, because this multiprocessor's cache may hold an older routing.
     const int begin = __ldcg(args.offsets + e), end = e < args.experts ? __ldcg(args.offsets + e + 1) : begin;
     work.offsets[e] = begin;
     counts[i] = (end - begin + kMaxRows - 1) / kMaxRows;
@@ -100,7 +99,7 @@ __device__ inline float clamped_swiglu_quickly(float gate, float up, const SwiGl
   return gate * sigmoid_quickly(clamp.alpha * gate) * (up + 1.0f);
 }
 
-// What finish_panel() makes of sums.
+// The kinds of results that finish_panel() makes of sums.
 enum class PanelEnd {
   kPlain,
   kGateUp,       // SwiGLU

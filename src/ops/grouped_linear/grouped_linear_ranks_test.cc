@@ -1,8 +1,7 @@
-// Protects: ranks that divide a layer's experts, each with some of them that begin anywhere: for weights of every
-// format, with biases and without, in one kernel and in several, each rank's part is the fp64 oracle's of its own
-// experts, rows that touch none of these stay exactly what they were, a row's bits depend on nothing but the row, and
-// the parts add up to what one rank with all experts gives. Built twice: for the CPU, and with VOLLEY_GROUPED_TEST_CUDA
-// for a GPU.
+// Protects: ranks that divide a layer's experts, each with a consecutive range of them. For weights of every format,
+// with and without biases, in one kernel and in several: each rank's part equals the fp64 oracle of its own experts;
+// rows that use none of these stay exactly unchanged; a row's bits depend only on the row; and the parts add up to the
+// result of one rank with all experts. Built twice: for the CPU, and with VOLLEY_OPS_TEST_CUDA for a GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -78,7 +77,7 @@ bool same(const float* a, const float* b, int64_t count) {
   return std::memcmp(a, b, count * sizeof(float)) == 0;
 }
 
-// What a rank's entries add to an output, in fp64 of what the first product left; and how far off it may be.
+// A rank's contribution to an output, in fp64 from the first product's stored result, and its error bound.
 struct RowSum {
   double value = 0, bound = 0;
 };
@@ -238,25 +237,25 @@ void check_format(Device& device, const WeightFormat& format) {
   }
 }
 
-GROUPED_TEST(RanksOfPlainWeightsAddUpToTheWhole) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, RanksOfPlainWeightsAddUpToTheWhole) {
+  DEVICE_UNDER_TEST;
   for (DType dtype : {kBF16, kF32}) check_format(device, dtype);
 }
 
-GROUPED_TEST(RanksOfBytesAddUpToTheWhole) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, RanksOfBytesAddUpToTheWhole) {
+  DEVICE_UNDER_TEST;
   for (const WeightFormat& format : {kFp8Weights, WeightFormat(DType::kF8E4M3, 1, 64)}) check_format(device, format);
 }
 
-GROUPED_TEST(RanksOfHalfBytesAddUpToTheWhole) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, RanksOfHalfBytesAddUpToTheWhole) {
+  DEVICE_UNDER_TEST;
   for (const WeightFormat& format :
        {kMxfp4Weights, kNvfp4Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 128, true)}) {
     check_format(device, format);
   }
 }
 
-// What rows whose experts a rank has add to nothing, in fp64, with the magnitude of its addends.
+// The fp64 contribution of a rank to rows that use its experts, with the magnitude of its addends.
 void combine_oracle(const TestRouting& all, int64_t row, const Experts& down, const std::vector<float>& inner,
                     int64_t column, Sum& sum) {
   for (int64_t s = 0; s < all.rule.top_k; ++s) {
@@ -270,8 +269,8 @@ void combine_oracle(const TestRouting& all, int64_t row, const Experts& down, co
 }
 
 // The second product and the combination against the oracle, where some experts of a row are elsewhere.
-GROUPED_TEST(CombinesWhatIsHere) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, CombinesWhatIsHere) {
+  DEVICE_UNDER_TEST;
   for (const auto& [experts, top_k, rows, n, k] :
        {std::tuple{16, 4, 40, 264, 128}, {8, 8, 3, 37, 33}, {512, 10, 20, 130, 64}}) {
     const Experts whole(device, experts, n, k, kBF16, kPlain);

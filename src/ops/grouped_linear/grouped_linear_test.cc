@@ -1,6 +1,6 @@
 // Protects: every output against an fp64 oracle, for all dtypes, layouts, ways of rows and ragged shapes; that a row's
 // bits depend on nothing but the row; that rows that were left out, and experts that are elsewhere, are neither read
-// nor written. Built twice: for the CPU, and with VOLLEY_GROUPED_TEST_CUDA for a GPU.
+// nor written. Built twice: for the CPU, and with VOLLEY_OPS_TEST_CUDA for a GPU.
 #include "ops/grouped_linear/grouped_linear.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "base/sanitized.h"
 #include "ops/grouped_linear/experts.h"
 #include "ops/grouped_linear/grouped_linear_testing.h"
-#ifndef VOLLEY_GROUPED_TEST_CUDA
+#ifndef VOLLEY_OPS_TEST_CUDA
 #include "ops/instruction_sets_for_test.h"
 #endif
 
@@ -57,8 +57,8 @@ constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
 constexpr LinearLayout kPlain = LinearLayout::kPlain, kGateUp = LinearLayout::kGateUp;
 constexpr GroupedRows kIn = GroupedRows::kIn, kOut = GroupedRows::kOut;
 
-GROUPED_TEST(MatchesOracle) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, MatchesOracle) {
+  DEVICE_UNDER_TEST;
   for (int64_t rows : {1, 3, 40}) {
     for (const auto& [x, weights, y] :
          {std::tuple{kBF16, kBF16, kBF16}, {kBF16, kBF16, kF32}, {kF32, kBF16, kF32}, {kF32, kF32, kF32}}) {
@@ -71,8 +71,8 @@ GROUPED_TEST(MatchesOracle) {
 }
 
 // Experts with many rows beside experts with few, and with none.
-GROUPED_TEST(MatchesOracleWithUnevenExperts) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, MatchesOracleWithUnevenExperts) {
+  DEVICE_UNDER_TEST;
   for (int64_t rows : {9, 17, 33, 65, 129, 300}) {
     check_values(device, {16, 4, rows, 256, 200, kBF16, kBF16, kBF16, kGateUp, kIn, 3});
     check_values(device, {16, 4, rows, 264, 128, kBF16, kBF16, kF32, kPlain, kOut, 3});
@@ -80,8 +80,8 @@ GROUPED_TEST(MatchesOracleWithUnevenExperts) {
   }
 }
 
-GROUPED_TEST(BiasesAndTheClampedActivationMatchTheOracle) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, BiasesAndTheClampedActivationMatchTheOracle) {
+  DEVICE_UNDER_TEST;
   for (int64_t rows : {1, 3, 40}) {
     for (const auto& [x, weights, y] :
          {std::tuple{kBF16, kBF16, kBF16}, {kBF16, kBF16, kF32}, {kF32, kBF16, kF32}, {kF32, kF32, kF32}}) {
@@ -125,10 +125,10 @@ void check_rows_independent(Device& device, std::vector<Device*> others, DType d
   }
 }
 
-GROUPED_TEST(RowsAreIndependent) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, RowsAreIndependent) {
+  DEVICE_UNDER_TEST;
   std::vector<Device*> others;
-#ifndef VOLLEY_GROUPED_TEST_CUDA
+#ifndef VOLLEY_OPS_TEST_CUDA
   const auto one = *make_cpu_device(1), three = *make_cpu_device(3);
   others = {one.get(), three.get()};
 #endif
@@ -141,8 +141,8 @@ GROUPED_TEST(RowsAreIndependent) {
 
 // One operation for the whole chain gives the bits of its parts: experts with many rows beside experts with few and
 // with none, rows that are left out, any number of slots, and more rows than one kernel takes.
-GROUPED_TEST(WholeChainGivesTheBitsOfItsParts) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, WholeChainGivesTheBitsOfItsParts) {
+  DEVICE_UNDER_TEST;
   for (const auto& [experts, top_k, hidden, inner] :
        {std::tuple{16, 4, 264, 136}, {8, 2, 128, 64}, {12, 12, 200, 72}, {40, 16, 512, 328}, {3, 1, 66, 40}}) {
     const Experts gate_up(device, experts, 2 * inner, hidden, kBF16, kGateUp);
@@ -166,8 +166,8 @@ GROUPED_TEST(WholeChainGivesTheBitsOfItsParts) {
 }
 
 // Parts that are columns of a matrix, or every second row or column, are packed as if they lay row by row.
-GROUPED_TEST(PacksRowsOfAnyStrides) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, PacksRowsOfAnyStrides) {
+  DEVICE_UNDER_TEST;
   const int64_t count = 3, rows = 38, k = 70;
   for (const DType dtype : {kBF16, kF32}) {
     const auto size = static_cast<int64_t>(dtype_size(dtype));
@@ -200,8 +200,8 @@ GROUPED_TEST(PacksRowsOfAnyStrides) {
 }
 
 // Rows that were left out hold NaN, and their results stay as they were.
-GROUPED_TEST(LeavesRowsOut) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, LeavesRowsOut) {
+  DEVICE_UNDER_TEST;
   const int64_t rows = 30, n = 64, k = 72;
   const Experts w(device, 8, n, k, kBF16, kPlain);
   const TestRouting all(device, 8, 2, rows), some(device, 8, 2, rows, 0, 3);
@@ -235,8 +235,8 @@ GROUPED_TEST(LeavesRowsOut) {
 }
 
 // Products and sums in the order of slots, each rounded once.
-GROUPED_TEST(CombinesInTheOrderOfSlots) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, CombinesInTheOrderOfSlots) {
+  DEVICE_UNDER_TEST;
   for (DType dtype : {kF32, kBF16}) {
     for (const auto& [rows, top_k, width] : {std::tuple{1, 1, 3}, {7, 8, 2048}, {300, 3, 260}, {2, 16, 1001}}) {
       const TestRouting routing(device, 16, top_k, rows);
@@ -260,8 +260,8 @@ GROUPED_TEST(CombinesInTheOrderOfSlots) {
   }
 }
 
-GROUPED_TEST(NoRowsAndRowsThatGoNowhere) {
-  GROUPED_TEST_DEVICE;
+DEVICE_TEST(GroupedLinear, NoRowsAndRowsThatGoNowhere) {
+  DEVICE_UNDER_TEST;
   const Experts w(device, 4, 16, 8, kBF16, kPlain);
   const TestRouting empty(device, 4, 2, 0);
   grouped_linear(device.stream(), w.packed, TensorView(nullptr, kBF16, {0, 8}), empty.routing(),
@@ -278,7 +278,7 @@ GROUPED_TEST(NoRowsAndRowsThatGoNowhere) {
   EXPECT_EQ(to.read<float>(), before);
 }
 
-#ifndef VOLLEY_GROUPED_TEST_CUDA
+#ifndef VOLLEY_OPS_TEST_CUDA
 
 TEST(GroupedLinear, MatchesOracleOnEveryInstructionSet) {
   auto device = *make_cpu_device(2);

@@ -1,4 +1,4 @@
-// What the tests of grouped products share, for a CPU and for a GPU: experts of random values or of codes, a routing,
+// Shared by the tests of grouped products, for a CPU and for a GPU: experts of random values or of codes, a routing,
 // calls on them, and the fp64 oracle of an output.
 #pragma once
 
@@ -13,16 +13,6 @@
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/router/router_testing.h"
 #include "ops/values_for_test.h"
-
-#ifdef VOLLEY_GROUPED_TEST_CUDA
-#define GROUPED_TEST_DEVICE VOLLEY_CUDA_DEVICE_OR_SKIP(device)
-#define GROUPED_TEST(name) TEST(GroupedLinearCuda, name)
-#else
-#define GROUPED_TEST_DEVICE                      \
-  const auto device_owner = *make_cpu_device(2); \
-  Device& device = *device_owner
-#define GROUPED_TEST(name) TEST(GroupedLinear, name)
-#endif
 
 namespace volley::ops {
 
@@ -124,7 +114,7 @@ struct Experts {
     pack(device, layout, format);
     packed.portable = portable;
   }
-  // Codes with a scale for each group of columns, and what they stand for.
+  // Codes with a scale for each group of columns, and the values that they stand for.
   static Experts coded(Device& device, int64_t count, int64_t n, int64_t k, const WeightFormat& format,
                        LinearLayout layout, int64_t first = 0) {
     Experts w;
@@ -270,8 +260,8 @@ inline double silu(double x) {
   return x / (1 + std::exp(-x));
 }
 
-// What the clamped activation makes of gate and up, and the errors that theirs become. Its slopes: at most 1.1 along
-// the gate, for any alpha, and nothing where it is clamped.
+// The clamped activation of gate and up, and its error from their errors. Its slopes: at most 1.1 along the gate, for
+// any alpha, and 0 where it is clamped.
 inline std::pair<double, double> clamped(double gate, double gate_error, double up, double up_error, double quick) {
   const double alpha = 1.702f, limit = 7;
   gate = std::min(gate, limit);
@@ -300,7 +290,7 @@ inline std::pair<double, double> expected(const Experts& w, const BiasedEnd* bia
   } else if (gates) {
     const Sum up = oracle(w, expert, w.n / 2 + output, x);
     want = silu(sum.value) * up.value;
-    // What is about to be rounded to bf16 may take a quick exponential, good to 17 bits.
+    // A value that will be rounded to bf16 may use a quick exponential, good to 17 bits.
     const double quick = y == DType::kBF16 ? 0x1p-17 : 6 * kRound;
     const double gate_error = 1.1 * error + quick * std::fabs(silu(sum.value));
     const double up_error = sum_bound(up, w.k);
@@ -309,7 +299,7 @@ inline std::pair<double, double> expected(const Experts& w, const BiasedEnd* bia
   return {want, error * (1 + kRoundBF16) + std::fabs(want) * ((y == DType::kBF16 ? kRoundBF16 : 0) + kRound)};
 }
 
-// One grouped product of x, and what it leaves; what it does not write is NaN.
+// One grouped product of x, and its result; elements that it does not write are NaN.
 inline std::vector<char> grouped_for_test(Device& device, const Experts& w, const std::vector<float>& x, DType x_dtype,
                                           const Routing& routing, DType y_dtype, GroupedRows rows,
                                           const std::optional<End>& end = {}) {
@@ -321,7 +311,7 @@ inline std::vector<char> grouped_for_test(Device& device, const Experts& w, cons
   return to.read<char>();
 }
 
-// What may differ in the chain of a layer without a trace in its bits.
+// Choices within a layer that must not change its bits.
 enum class Chain { kApart, kWhole };
 
 // A mixture's layer: gate and up, down, combination with the residual stream.
@@ -370,6 +360,42 @@ inline LayerOutput run_layer(Device& device, const Layer& layer, const TestRouti
     combine_experts(device.stream(), world.routing(), out, sums);
   }
   return {world.read(), decoded(m.read<char>(), dtype), decoded(d.read<char>(), layer.d), y.read<float>()};
+}
+
+// Both products of experts in bf16 for some rows: memory of a call, and its results.
+struct ExpertsWorld {
+  Device& device;
+  const Experts &gate_up, &down;
+  int64_t rows, hidden = down.n, inner = down.k;
+  RouterRule rule = TestRouting::make_rule(static_cast<int32_t>(down.count), 4);
+  RouterWorld router{
+      device, rule, rows, {.logits = normal_values(rows * down.count, 1), .zeroed = experts_counters(rule, rows)}};
+  DeviceTensor x{device, encoded(normal_values(rows* hidden, 2), DType::kBF16)};
+  DeviceTensor m{device, static_cast<size_t>(rows * 4 * inner * 2)};
+  DeviceTensor d{device, static_cast<size_t>(rows * 4 * hidden * 4)};
+  DeviceTensor y{device, std::vector<float>(rows* hidden)};
+
+  void enqueue(bool in_one, const End& gate_up_end = {EndKind::kSwiGlu}, const End& down_end = {}) {
+    router.run();
+    const ExpertsCall call = {gate_up.packed,
+                              down.packed,
+                              x.view(DType::kBF16, {rows, hidden}),
+                              m.view(DType::kBF16, {rows * 4, inner}),
+                              d.view(DType::kF32, {rows * 4, hidden}),
+                              in_one ? router.call().zeroed : TensorView(),
+                              y.view(DType::kF32, {rows, hidden}),
+                              gate_up_end,
+                              down_end};
+    experts_ffn(device.stream(), call, router.routing());
+  }
+};
+
+inline std::vector<float> run_experts(Device& device, const Experts& gate_up, const Experts& down, int64_t rows,
+                                      bool in_one, const End& gate_up_end = {EndKind::kSwiGlu},
+                                      const End& down_end = {}) {
+  ExpertsWorld world{device, gate_up, down, rows};
+  world.enqueue(in_one, gate_up_end, down_end);
+  return world.y.read<float>();
 }
 
 }  // namespace volley::ops

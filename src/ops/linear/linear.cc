@@ -7,7 +7,7 @@
 namespace volley::ops {
 namespace {
 
-// What has kernels; formats of codes beside the plain ones.
+// Storage types that have kernels; formats of codes beside the plain ones.
 bool is_built(DeviceKind device, const WeightFormat& format) {
   if (format == DType::kBF16 || format == DType::kF32) return true;
   if (format == kFp8Rows || format == kFp8Blocks) return device == DeviceKind::kCuda;
@@ -91,7 +91,8 @@ bool fit(const LinearWeight& w, const Input& x) {
 
 void check_end(const Stream& stream, const LinearWeight& w, const Input& x, const TensorView& y, const End& end) {
   VOLLEY_CHECK(y.dtype == DType::kF32 || (y.dtype == DType::kBF16 && end.kind != EndKind::kAdd));
-  VOLLEY_CHECK((end.kind == EndKind::kSwiGlu) == (w.layout == LinearLayout::kGateUp));
+  VOLLEY_CHECK(end.kind != EndKind::kClampedSwiGlu);
+  VOLLEY_CHECK(has_gates(end.kind) == (w.layout == LinearLayout::kGateUp));
   const bool summarises = end.summaries.whole != nullptr;
   VOLLEY_CHECK(!summarises ||
                (end.kind == EndKind::kStore && y.dtype == DType::kF32 && linear_summarises(stream, w, x.values.dtype)));
@@ -99,7 +100,7 @@ void check_end(const Stream& stream, const LinearWeight& w, const Input& x, cons
   VOLLEY_CHECK(!sends || (end.kind == EndKind::kStore && y.dtype == DType::kF32 && !summarises &&
                           end.bias.data == nullptr && linear_sends(stream, w, x.values.dtype, y.shape[0])));
   if (end.bias.data == nullptr) return;
-  VOLLEY_CHECK(end.kind != EndKind::kSwiGlu && !summarises);
+  VOLLEY_CHECK(!has_gates(end.kind) && !summarises);
   VOLLEY_CHECK(end.bias.dtype == DType::kF32 && end.bias.count() == w.n);
 }
 
@@ -108,7 +109,7 @@ void multiply(Stream& stream, const LinearWeight& w, const Input& x, TensorView 
   VOLLEY_CHECK(x.values.rank == 2 && y.rank == 2);
   VOLLEY_CHECK_EQ(x.values.shape[1], w.k);
   VOLLEY_CHECK_EQ(y.shape[0], x.rows());
-  VOLLEY_CHECK_EQ(y.shape[1], end.kind == EndKind::kSwiGlu ? w.n / 2 : w.n);
+  VOLLEY_CHECK_EQ(y.shape[1], has_gates(end.kind) ? w.n / 2 : w.n);
   VOLLEY_CHECK(fit(w, x));
   check_end(stream, w, x, y, end);
   if (y.shape[0] == 0 || w.n == 0) return;

@@ -1,5 +1,5 @@
 // Protects: products with weights that are codes against fp64 sums of the widened weights; that a row's bits depend on
-// nothing but the row; what quantising may lose; that what is not finite stays visible. The packed layout of
+// nothing but the row; the error of quantising; that values that are not finite stay visible. The packed layout of
 // linear_cpu.h is read here by its description.
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 #include "base/sanitized.h"
 #include "ops/instruction_sets_for_test.h"
-#include "ops/linear/linear_cpu.h"
+#include "ops/linear/cpu/linear_cpu.h"
 #include "ops/values_for_test.h"
 
 namespace volley::ops {
@@ -26,7 +26,7 @@ constexpr WeightFormat kFormats[] = {kFp8Weights,
                                      WeightFormat(DType::kI4, 1, 64, true),
                                      kMxfp4Weights,
                                      kNvfp4Weights};
-// What is made of values, as a checkpoint's codes are not.
+// Weights quantised from values, unlike a checkpoint's codes.
 constexpr WeightFormat kQuantised[] = {kFp8Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 64)};
 constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, relative
 constexpr double kRoundBF16 = 0x1p-8;
@@ -342,7 +342,7 @@ TEST(LinearCodes, OtherFormatsAreRefused) {
   }
 }
 
-// A checkpoint's codes stay what they are, in parts that are fused, too: packed rows give them back.
+// A checkpoint's codes stay unchanged, also in fused parts: packed rows give them back.
 TEST(LinearCodes, CodesArePackedAsTheyAre) {
   auto device = *make_cpu_device(1);
   const int64_t k = 200, rows[] = {17, 5};

@@ -1,4 +1,4 @@
-// How values become codes while they load. Private to this folder.
+// How values are quantised at load. Private to this folder.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ struct LinearKernels {
                                       const WeightFormat& format, LinearLayout layout);
   int64_t (*packed_bytes)(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout);
   void (*linear)(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end);
-  // As linear_takes_fp8(), linear_summarises() and linear_sends(); null where there is no such thing.
+  // As linear_takes_fp8(), linear_summarises() and linear_sends(); null where the device cannot do that.
   bool (*takes_fp8)(const GpuInfo& gpu);
   bool (*summarises)(const GpuInfo& gpu, const LinearWeight& w, DType activation);
   bool (*sends)(const GpuInfo& gpu, const LinearWeight& w, DType activation, int64_t rows);

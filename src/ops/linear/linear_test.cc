@@ -6,11 +6,12 @@
 
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <random>
 #include <vector>
 
 #include "ops/instruction_sets_for_test.h"
-#include "ops/linear/linear_cpu.h"
+#include "ops/linear/cpu/linear_cpu.h"
 
 namespace volley::ops {
 namespace {
@@ -180,7 +181,7 @@ TEST(Linear, BiasMatchesOracle) {
   }
 }
 
-// A bias changes nothing but what it says.
+// A bias is only added.
 TEST(Linear, BiasIsAddedToThePlainSum) {
   auto device = *make_cpu_device(2);
   const int64_t rows = 19, n = 83;
@@ -202,39 +203,49 @@ double silu(double x) {
   return x / (1 + std::exp(-x));
 }
 
-void check_swiglu(int64_t rows, int64_t k, int64_t half, const Combination& c, DType y_dtype) {
+double gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+void check_gated(int64_t rows, int64_t k, int64_t half, const Combination& c, DType y_dtype, EndKind kind) {
+  const auto activation = kind == EndKind::kSwiGlu ? silu : gelu;
   auto device = *make_cpu_device(2);
   const std::vector<Matrix> parts = {random_matrix(half, k, c.source, 1), random_matrix(half, k, c.source, 2)};
   const LinearWeight w = pack(*device, parts, k, c.storage, LinearLayout::kGateUp);
   Matrix x = random_matrix(rows, k, c.x, 3);
   Matrix y(rows, half, y_dtype);
-  run(*device, w, x.view(), y.view(), {EndKind::kSwiGlu});
+  run(*device, w, x.view(), y.view(), {kind});
   for (int64_t m = 0; m < rows; ++m) {
     for (int64_t j = 0; j < half; ++j) {
       const Sum gate = oracle(x, m, parts[0], j, c.storage), up = oracle(x, m, parts[1], j, c.storage);
-      const double want = silu(gate.value) * up.value;
-      // The slope of silu is below 1.1; the exponential, sum, quotient and product add 4 roundings and one more.
-      const double gate_error = 1.1 * sum_bound(gate, k) + 5 * kRound * std::fabs(silu(gate.value));
+      const double gated = activation(gate.value), want = gated * up.value;
+      // The slope of both is below 1.13; the exponential, sum, quotient and product add 4 roundings and one more.
+      // GELU's cubic adds 3 to its argument, of which the sigmoid makes as many times the argument where it is not at
+      // an end.
+      const double cubic = kind == EndKind::kGeGlu ? 3 * std::fmin(std::fabs(2 * gate.value), 20.0) : 0;
+      const double gate_error = 1.13 * sum_bound(gate, k) + (5 + cubic) * kRound * std::fabs(gated);
       const double up_error = sum_bound(up, k);
-      const double error = gate_error * (std::fabs(up.value) + up_error) + std::fabs(silu(gate.value)) * up_error;
+      const double error = gate_error * (std::fabs(up.value) + up_error) + std::fabs(gated) * up_error;
       ASSERT_NEAR(y.get(m * half + j), want, error * (1 + kRoundBF16) + output_bound(want, y_dtype))
           << "row " << m << " column " << j;
     }
   }
 }
 
-TEST(Linear, SwiGluMatchesOracle) {
+TEST(Linear, GatedEndsMatchOracle) {
   for (const Combination& c : kCombinations) {
     for (DType y : {DType::kF32, DType::kBF16}) {
-      check_swiglu(1, 9, 1, c, y);
-      check_swiglu(3, 256, 37, c, y);
-      check_swiglu(18, 65, 48, c, y);
+      for (const EndKind kind : {EndKind::kSwiGlu, EndKind::kGeGlu}) {
+        check_gated(1, 9, 1, c, y, kind);
+        check_gated(3, 256, 37, c, y, kind);
+        check_gated(18, 65, 48, c, y, kind);
+      }
     }
   }
 }
 
-// exp(-gate) overflows in fp32 from gate = -89 on.
-TEST(Linear, SwiGluSurvivesLargeGates) {
+// exp(-gate) overflows in fp32 from gate = -89 on, and GELU's cubic does.
+TEST(Linear, GatedEndsSurviveLargeGates) {
   auto device = *make_cpu_device(1);
   Matrix one(1, 1, DType::kF32);
   one.set(0, 1.0f);
@@ -242,9 +253,11 @@ TEST(Linear, SwiGluSurvivesLargeGates) {
   for (float v : {-1e30f, -300.0f, -89.0f, -20.0f, 0.0f, 20.0f, 89.0f, 300.0f, 1e10f}) {
     Matrix x(1, 1, DType::kF32), y(1, 1, DType::kF32);
     x.set(0, v);
-    run(*device, w, x.view(), y.view(), {EndKind::kSwiGlu});
-    const double want = silu(v) * v;
-    EXPECT_NEAR(y.get(0), want, 6 * kRound * std::fabs(want) + (v < -88 ? v * v * 1e-38 : 0)) << v;
+    for (const EndKind kind : {EndKind::kSwiGlu, EndKind::kGeGlu}) {
+      run(*device, w, x.view(), y.view(), {kind});
+      const double want = (kind == EndKind::kSwiGlu ? silu(v) : gelu(v)) * v;
+      EXPECT_NEAR(y.get(0), want, 6 * kRound * std::fabs(want) + (v < -10 ? v * v * 1e-38 : 0)) << v;
+    }
   }
   Matrix x(1, 1, DType::kF32), y(1, 1, DType::kF32);
   x.set(0, std::nanf(""));
@@ -261,7 +274,8 @@ TEST(Linear, EveryInstructionSetMatchesOracle) {
         check_plain({rows, 35, {90}}, c, DType::kF32, EndKind::kAdd, true);
       }
       check_plain({19, 1500, {21}}, c, DType::kBF16, EndKind::kStore);
-      check_swiglu(5, 31, 37, c, DType::kBF16);
+      check_gated(5, 31, 37, c, DType::kBF16, EndKind::kSwiGlu);
+      check_gated(5, 31, 37, c, DType::kBF16, EndKind::kGeGlu);
     }
   });
 }
@@ -333,7 +347,7 @@ TEST(Linear, RowsAreIndependentOnEveryInstructionSet) {
   });
 }
 
-// Neither another row nor what lies behind the last one reaches a result, not even as 0 * NaN.
+// Neither another row nor memory after the last one reaches a result, not even as 0 * NaN.
 TEST(Linear, NeighboursStayOut) {
   auto device = *make_cpu_device(2);
   for (DType dtype : {DType::kBF16, DType::kF32}) {

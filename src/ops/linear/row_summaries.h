@@ -1,5 +1,5 @@
-// What linear() can leave of a row instead of its outputs, for those who want the highest of them and no other: a row
-// of logits is 600 KB, which would be written and read again for one number.
+// The summary that linear() can leave of a row instead of its outputs, for callers that only want the highest output: a
+// row of logits is 600 KB, which would be written and read again for one number.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ inline constexpr int32_t kSummaryGroup = 64;
 
 struct GroupSummary {
   float highest;   // NaN if one of them is
-  int32_t output;  // of those that equal it the lowest; says nothing if `highest` is NaN
-  float weight;    // if asked for: sum of exp(output - highest), in fp32; says nothing unless `highest` is finite
+  int32_t output;  // the lowest output that equals it; undefined if `highest` is NaN
+  float weight;    // if asked for: sum of exp(output - highest), in fp32; undefined unless `highest` is finite
   float unused;
 };
 static_assert(sizeof(GroupSummary) == 16);
@@ -22,10 +22,10 @@ constexpr int64_t summary_groups(int64_t outputs) {
 }
 
 // Which rows of y are summarised. A summary takes the beginning of its row: GroupSummary[summary_groups(outputs)], of
-// outputs with exactly the bits that would have been stored; the rest of the row is left alone. Its own bits depend on
-// the row and the weights alone, as those of outputs do.
+// outputs with exactly the bits that would have been stored; the rest of the row stays unchanged. A summary's bits
+// depend only on the row and the weights, like those of outputs.
 struct RowSummaries {
-  // [rows], in the device's memory and read there, so that a recorded graph does what it says when it runs: 0: a
+  // [rows], read from the device's memory when the kernel runs, so that a recorded graph can change its choice. 0: a
   // summary; else the outputs. Null: outputs for all rows.
   const uint8_t* whole = nullptr;
   bool weights = false;

@@ -12,12 +12,15 @@ namespace {
 
 constexpr int64_t kTaskElements = 16 << 10;  // some 10 µs and more: below that, handing the work out costs more
 
-void softcap_cpu(Stream& stream, TensorView x, float cap) {
+void end_logits_cpu(Stream& stream, TensorView x, const LogitsEnd& end) {
   if (stream.dry()) return;
   const int64_t n = x.count(), tasks = std::max<int64_t>(1, n / kTaskElements);
   float* values = x.as<float>();
   stream.pool().parallel_for(tasks, [&](int64_t task, int) {
-    for (int64_t i = n * task / tasks; i < n * (task + 1) / tasks; ++i) values[i] = cap * std::tanh(values[i] / cap);
+    for (int64_t i = n * task / tasks; i < n * (task + 1) / tasks; ++i) {
+      const float v = end.scale * values[i];
+      values[i] = end.cap > 0 ? end.cap * std::tanh(v / end.cap) : v;
+    }
   });
 }
 
@@ -41,11 +44,11 @@ void spread_columns_cpu(Stream& stream, TensorView x, TensorView ids, TensorView
 
 }  // namespace
 
-const LogitsKernels LogitsKernels::kCpu = {softcap_cpu, spread_columns_cpu};
+const LogitsKernels LogitsKernels::kCpu = {end_logits_cpu, spread_columns_cpu};
 
-void softcap(Stream& stream, TensorView x, float cap) {
-  VOLLEY_CHECK(x.rank == 2 && x.dtype == DType::kF32 && cap > 0);
-  kernels_on<LogitsKernels>(stream).softcap(stream, x, cap);
+void end_logits(Stream& stream, TensorView x, const LogitsEnd& end) {
+  VOLLEY_CHECK(x.rank == 2 && x.dtype == DType::kF32);
+  if (!end.is_plain()) kernels_on<LogitsKernels>(stream).end_logits(stream, x, end);
 }
 
 void spread_columns(Stream& stream, TensorView x, TensorView ids, TensorView y) {

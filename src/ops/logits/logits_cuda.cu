@@ -10,11 +10,14 @@ namespace {
 constexpr int kThreads = 256, kRowThreads = 1024;
 constexpr int64_t kMaxBlocks = 4096;
 
-__global__ void softcap_kernel(float* x, int64_t n, float cap) {
+__global__ void end_logits_kernel(float* x, int64_t n, LogitsEnd end) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   const int64_t step = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) x[i] = cap * tanhf(x[i] / cap);
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
+    const float v = end.scale * x[i];
+    x[i] = end.cap > 0 ? end.cap * tanhf(v / end.cap) : v;
+  }
 }
 
 // A block a row. Groups are the row's columns four by four, where a row begins at a multiple of 16 bytes.
@@ -36,29 +39,24 @@ __global__ void spread_kernel(const float* x, int64_t n, const int32_t* ids, flo
   }
 }
 
-void softcap_cuda(Stream& stream, TensorView x, float cap) {
+void end_logits_cuda(Stream& stream, TensorView x, const LogitsEnd& end) {
   const int64_t n = x.count();
   if (n == 0) return;
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(std::min(kMaxBlocks, (n + kThreads - 1) / kThreads)));
-  how.block = dim3(kThreads);
-  how.early = true;
-  cuda::launch(softcap_kernel, how, stream, x.as<float>(), n, cap);
+  cuda::launch(
+      end_logits_kernel,
+      {.grid = cuda::dims(std::min(kMaxBlocks, (n + kThreads - 1) / kThreads)), .block = dim3(kThreads), .early = true},
+      stream, x.as<float>(), n, end);
 }
 
 void spread_columns_cuda(Stream& stream, TensorView x, TensorView ids, TensorView y) {
   if (y.shape[0] == 0) return;
   VOLLEY_CHECK(reinterpret_cast<uintptr_t>(y.data) % sizeof(float4) == 0);
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(y.shape[0]));
-  how.block = dim3(kRowThreads);
-  how.early = true;
-  cuda::launch(spread_kernel, how, stream, static_cast<const float*>(x.data), x.shape[1], ids.as<int32_t>(),
-               y.as<float>(), y.shape[1]);
+  cuda::launch(spread_kernel, {.grid = cuda::dims(y.shape[0]), .block = dim3(kRowThreads), .early = true}, stream,
+               static_cast<const float*>(x.data), x.shape[1], ids.as<int32_t>(), y.as<float>(), y.shape[1]);
 }
 
 }  // namespace
 
-const LogitsKernels LogitsKernels::kCuda = {softcap_cuda, spread_columns_cuda};
+const LogitsKernels LogitsKernels::kCuda = {end_logits_cuda, spread_columns_cuda};
 
 }  // namespace volley::ops

@@ -7,7 +7,7 @@
 namespace volley::ops {
 
 struct LogitsKernels {
-  void (*softcap)(Stream& stream, TensorView x, float cap);
+  void (*end_logits)(Stream& stream, TensorView x, const LogitsEnd& end);
   void (*spread_columns)(Stream& stream, TensorView x, TensorView ids, TensorView y);
 
   static const LogitsKernels kCpu, kCuda;

@@ -82,6 +82,29 @@ void norm_row_bf16(const float* x, const float* weight, int64_t h, float eps, vo
   norm_row(x, weight, h, eps, static_cast<uint16_t*>(y));
 }
 
+// x += scale * (norm of y), or without a weight x += scale * y.
+void add_normed_row(const float* y, const float* weight, int64_t h, float eps, float scale, float* x) {
+  const F32 d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto factor = hn::Set(d, scale);
+  const auto inverse =
+      hn::Set(d, weight == nullptr ? 1.0f : 1.0f / std::sqrt(sum_of_squares(y, h) / static_cast<float>(h) + eps));
+  const auto sum = [&](FVec before, FVec v, FVec w) {
+    return hn::Add(before, hn::Mul(factor, hn::Mul(hn::Mul(v, inverse), w)));
+  };
+  const auto one = hn::Set(d, 1.0f);
+  int64_t i = 0;
+  for (; i + lanes <= h; i += lanes) {
+    hn::StoreU(sum(hn::LoadU(d, x + i), hn::LoadU(d, y + i), weight == nullptr ? one : hn::LoadU(d, weight + i)), d,
+               x + i);
+  }
+  if (i < h) {
+    store_some(
+        sum(load_some(x + i, h - i), load_some(y + i, h - i), weight == nullptr ? one : load_some(weight + i, h - i)),
+        x + i, h - i);
+  }
+}
+
 }  // namespace volley::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -90,8 +113,17 @@ namespace volley::ops {
 
 HWY_EXPORT(norm_row_f32);
 HWY_EXPORT(norm_row_bf16);
+HWY_EXPORT(add_normed_row);
 
 namespace {
+
+// work(begin, end) of all rows, on the stream's threads.
+template <typename F>
+void for_rows(Stream& stream, int64_t rows, int64_t h, const F& work) {
+  constexpr int64_t kTaskElements = 32 << 10;  // about 2 µs: below that, handing the work out costs more than it saves
+  const int64_t tasks = std::clamp(rows * h / kTaskElements, int64_t{1}, rows);
+  stream.pool().parallel_for(tasks, [&](int64_t t, int) { work(rows * t / tasks, rows * (t + 1) / tasks); });
+}
 
 void rms_norm_cpu(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& normed,
                   const FeatureBlock& copy) {
@@ -113,14 +145,22 @@ void rms_norm_cpu(Stream& stream, TensorView x, TensorView weight, float eps, Te
       norm_row(from + source * h, scale, h, eps, to + r * row_bytes);
     }
   };
-  constexpr int64_t kTaskElements = 32 << 10;  // about 2 µs: below that, handing the work out costs more than it saves
-  const int64_t tasks = std::clamp(rows * h / kTaskElements, int64_t{1}, rows);
-  stream.pool().parallel_for(tasks, [&](int64_t t, int) { norm_rows(rows * t / tasks, rows * (t + 1) / tasks); });
+  for_rows(stream, rows, h, norm_rows);
+}
+
+void add_normed_cpu(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x) {
+  if (stream.dry()) return;
+  const int64_t rows = x.shape[0], h = x.shape[1];
+  const float* weights = weight.data == nullptr ? nullptr : weight.as<float>();
+  const auto add_row = HWY_DYNAMIC_DISPATCH(add_normed_row);
+  for_rows(stream, rows, h, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) add_row(y.as<float>() + r * h, weights, h, eps, scale, x.as<float>() + r * h);
+  });
 }
 
 }  // namespace
 
-const NormKernels NormKernels::kCpu = {rms_norm_cpu};
+const NormKernels NormKernels::kCpu = {rms_norm_cpu, add_normed_cpu};
 
 }  // namespace volley::ops
 #endif

@@ -6,7 +6,7 @@
 namespace volley::ops {
 namespace {
 
-// The kernel for vectors has few threads, because what a block does once costs its instructions in each of its warps.
+// The kernel for vectors has few threads, because work that a block does once costs instructions in each of its warps.
 // With two chains each thread has enough reads under way. 512 threads are slower, and so are 128 but for some sizes.
 constexpr int kVectorThreads = 256;
 
@@ -78,6 +78,23 @@ __global__ void __launch_bounds__(kVectorThreads) rms_norm_vectors_kernel(NormAr
   norm_vectors<kVectorThreads, kVectors>(args, blockIdx.x, x, weight);
 }
 
+// A block a row, a chain a thread, as rms_norm_kernel.
+__global__ void __launch_bounds__(kChains)
+    add_normed_kernel(const float* y, const float* weight, int64_t h, float eps, float scale, float* x) {
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * h;
+  NormArgs args = {};
+  args.h = h;
+  args.eps = eps;
+  float chain[1] = {0};
+  for (int64_t i = threadIdx.x; i < h; i += kChains) chain[0] = fmaf(y[at + i], y[at + i], chain[0]);
+  const float inverse = weight == nullptr ? 1.0f : scale_of(args, sum_of_chains<kChains>(chain));
+  for (int64_t i = threadIdx.x; i < h; i += kChains) {
+    x[at + i] += scale * (y[at + i] * inverse * (weight == nullptr ? 1.0f : weight[i]));
+  }
+}
+
 struct Chosen {
   void (*kernel)(NormArgs);
   int threads;
@@ -96,15 +113,19 @@ void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, T
   NormArgs args = norm_args(x, weight, eps, y, copy);
   args.row_index = row_index.data == nullptr ? nullptr : row_index.as<int32_t>();
   const Chosen chosen = kernel_for(args.h);
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(y.values.shape[0]));
-  how.block = dim3(static_cast<unsigned>(chosen.threads));
-  how.early = true;
-  cuda::launch(chosen.kernel, how, stream, args);
+  cuda::launch(chosen.kernel,
+               {.grid = cuda::dims(y.values.shape[0]), .block = cuda::dims(chosen.threads), .early = true}, stream,
+               args);
+}
+
+void add_normed_cuda(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x) {
+  cuda::launch(add_normed_kernel, {.grid = cuda::dims(x.shape[0]), .block = dim3(kChains), .early = true}, stream,
+               static_cast<const float*>(y.data), static_cast<const float*>(weight.data), x.shape[1], eps, scale,
+               x.as<float>());
 }
 
 }  // namespace
 
-const NormKernels NormKernels::kCuda = {rms_norm_cuda};
+const NormKernels NormKernels::kCuda = {rms_norm_cuda, add_normed_cuda};
 
 }  // namespace volley::ops

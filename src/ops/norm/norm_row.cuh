@@ -1,5 +1,5 @@
-// What makes a norm of a row that a block's threads have in registers: norm_cuda.cu, and sums over GPUs that end in one
-// (comm). The same bits in both.
+// The norm of a row that a block's threads have in registers: for norm_cuda.cu, and for sums over GPUs that end in a
+// norm (comm). The bits are the same in both.
 #pragma once
 
 #include "device/cuda/elements.cuh"
@@ -8,8 +8,8 @@
 
 namespace volley::ops {
 
-// In which order a row's squares are added goes by h alone: kChains chains, each of every kChains-th element (or vector
-// of four); of 32 neighbouring chains a tree; and what those give, one after the other. How many threads share the
+// The order in which a row's squares are added depends only on h: kChains chains, each of every kChains-th element (or
+// vector of four); a tree over 32 neighbouring chains; and the trees' results in sequence. How many threads share the
 // chains changes nothing.
 inline constexpr int kChains = 512;
 
@@ -19,8 +19,8 @@ struct NormArgs {
   const int32_t* row_index;  // null: rows in order
   void* y;
   DType y_dtype;
-  float* y_scales;    // of codes
-  int64_t groups_at;  // of codes in groups: from a group's scales to the next one's; else 0
+  float* y_scales;    // for codes
+  int64_t groups_at;  // for codes in groups: distance of two groups' scales; else 0
   uint8_t* features;  // null: no copy of x
   DType feature_dtype;
   int64_t feature_stride;  // bytes from row to row
@@ -120,7 +120,7 @@ __device__ void norm_vectors(const NormArgs& args, int64_t row, const float4 (&x
     return float4{x[j].x * scale * weight[j].x, x[j].y * scale * weight[j].y, x[j].z * scale * weight[j].z,
                   x[j].w * scale * weight[j].w};
   };
-  const auto largest_of = [&](int j) {  // of values that do not exist 0, as x is
+  const auto largest_of = [&](int j) {  // 0 for values that do not exist, like x
     if (at(j) >= vectors) return 0u;
     const float4 y = result(j);
     return max(max(magnitude_bits(y.x), magnitude_bits(y.y)), max(magnitude_bits(y.z), magnitude_bits(y.w)));

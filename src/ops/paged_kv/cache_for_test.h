@@ -1,4 +1,4 @@
-// What the tests of write_qkv share on every device: pages, batches of rows, and the fp64 oracle.
+// Shared by the tests of write_qkv on every device: pages, batches of rows, and the fp64 oracle.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ struct CacheConfig {
   int layers = 1;  // more than one with heads == 0
   bool bias = false;
   float k_scale = 1, v_scale = 1;
-  int foreign_heads = 0;  // before those of a row of qkv, and behind them: NaN, which nobody may look at
+  int foreign_heads = 0;  // padding before and after a row of qkv: NaN, which must not be read
 };
 
 inline constexpr int kSlots = 3;

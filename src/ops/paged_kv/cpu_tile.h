@@ -1,4 +1,4 @@
-// What a KV tile looks like on the CPU: private to the kernels of paged_kv (which writes tiles) and attention (which
+// The layout of a KV tile on the CPU: private to the kernels of paged_kv (which writes tiles) and attention (which
 // reads them).
 //
 // A tile holds kKvTile = 16 positions of one KV head, laid out so that both products of attention are the same loop

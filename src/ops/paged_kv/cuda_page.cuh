@@ -1,5 +1,4 @@
-// What a page looks like on CUDA: private to the kernels of paged_kv (which write pages) and attention (which read
-// them).
+// The layout of a page on CUDA: private to the kernels of paged_kv (which write pages) and attention (which read them).
 //
 // A layer's block in a page is, for each KV head, K and then V of all its positions.
 //   bf16, head_dim 64, 128 or 256 (swizzled): groups of 8 positions; in a group, a block of 1024 bytes for each 64
@@ -29,6 +28,18 @@ __host__ __device__ inline int64_t kv_swizzled_bytes(int head_dim, int in_page, 
   const int in_group = in_page % 8;
   return int64_t{in_page / 8} * 16 * head_dim + piece / 8 * 1024 + in_group * 128 + ((piece % 8) ^ in_group) * 16;
 }
+
+// The page table of a view.
+struct SlotPages {
+  const int32_t* table;  // [slots][max_pages]
+  int slots, max_pages;
+
+  static SlotPages of(const RowView& view) {
+    return {view.page_table.as<int32_t>(), static_cast<int>(view.page_table.dim(0)),
+            static_cast<int>(view.page_table.dim(1))};
+  }
+  __device__ const int32_t* operator[](int slot) const { return table + static_cast<int64_t>(slot) * max_pages; }
+};
 
 // Bytes of K (and of V) of one head in a page.
 __host__ __device__ inline int64_t kv_head_bytes(int page_size, int head_dim, DType dtype) {

@@ -3,7 +3,7 @@
 // A cache group is one buffer of pages; a page holds page_size token positions of every layer of the group. Position p
 // of a sequence lies in page page_table[slot][p / page_size]. Inside a page each layer has its own block:
 //   for each KV head: all of K, then all of V.
-// What K and V look like inside is private to the kernels of paged_kv and attention of a device (cpu_tile.h: tiles of
+// The layout of K and V inside is private to the kernels of paged_kv and attention of a device (cpu_tile.h: tiles of
 // kKvTile positions; cuda_page.cuh: swizzled rows); a page is copyable as bytes.
 #pragma once
 
@@ -26,7 +26,7 @@ struct KvLayer {
   int32_t kv_heads = 0;
   int32_t head_dim = 0;        // a multiple of 16, at most 256
   DType dtype = DType::kBF16;  // kBF16, kF32 or kF8E4M3
-  // kF8E4M3: what is stored is K and V divided by these; what is larger than the largest code becomes the largest.
+  // kF8E4M3: K and V are stored divided by these; larger values become the largest code.
   float k_scale = 1, v_scale = 1;
 };
 
@@ -44,20 +44,20 @@ struct RopeTables {
   TensorView cos, sin;
 };
 
-// What is written, and where to.
+// The input of a write, and its destination.
 struct QkvWrite {
   TensorView qkv;  // [rows, (heads + 2 * kv_heads) * head_dim] fp32: q heads, k heads, v heads
                    // heads == 0: [rows, layers * 2 * kv_heads * head_dim], k and v alone (the drafter's injection)
                    // Rows may be longer: dim(1) is how far apart they begin, and what follows is not looked at.
   int32_t heads = 0;
   int32_t layers = 1;         // that get k and v of their own, one after the other; more than one with heads == 0 alone
-  TensorView bias;            // of a row of qkv, fp32, added before anything else; or a null view
+  TensorView bias;            // bias of a row of qkv, fp32, added first; or a null view
   TensorView q_norm, k_norm;  // [head_dim] and [layers * head_dim] fp32, or null views: no per-head norm
   float eps = 0;
   RopeTables rope;
-  // Whether an earlier write on this stream had the same positions and slots, and a page table as old. CUDA reads them
-  // while the kernel that makes qkv still runs: a write lets nothing start before all that is older than it has ended,
-  // so what the first write of the pass had to wait for is there.
+  // Whether an earlier write on this stream had the same positions and slots, and a page table as old. CUDA then reads
+  // them while the kernel that makes qkv still runs: a write lets no later kernel start before all older ones have
+  // ended, so everything that the first write of the pass waited for is complete.
   bool rows_ready = false;
   KvLayer kv;        // of the first layer; the blocks of the others, of the same scales, follow it in the page
   TensorView q_out;  // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0
@@ -66,14 +66,13 @@ struct QkvWrite {
 };
 
 // Writes K (normed, rotated) and V of each row at its cache position, and q (normed, rotated) to q_out. A row's values
-// depend on nothing but the row. view: the cache group of kv; its page table alone is looked at. Of the rows the CPU
-// reads the segments and CUDA the slots; the other may be left out.
+// depend only on the row. view: the cache group of kv; only its page table is read. The CPU reads the rows' segments
+// and CUDA their slots; the other may be left out.
 //
-// CPU: when a position that starts a tile is written, the rest of that tile is cleared first, so that what a former
-// owner of the page left there (NaN, even) cannot reach anybody's sums. CUDA: nothing else is touched; attention reads
-// no position that none of its rows sees. Rows that share a position (padding, in pages that belong to nobody) leave
-// any of their values there. A position without a page, or a slot or RoPE position out of range, stops the kernel with
-// a trap.
+// CPU: when a position that starts a tile is written, the rest of that tile is cleared first, so that a former owner's
+// values (even NaN) cannot reach any sum. CUDA: no other memory changes; attention reads no position that none of its
+// rows sees. If rows share a position (padding, in the scrap page), the values of any of them remain. A position
+// without a page, or a slot or RoPE position out of range, stops the kernel with a trap.
 void write_qkv(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args);
 
 }  // namespace volley::ops

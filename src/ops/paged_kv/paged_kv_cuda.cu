@@ -29,8 +29,8 @@ struct WriteArgs {
   float eps;
   const float *cos, *sin;
   int rope_limit;
-  const int32_t *rope_positions, *cache_positions, *row_slots, *page_table;
-  int slots, max_pages;
+  const int32_t *rope_positions, *cache_positions, *row_slots;
+  SlotPages pages;
   bool rows_ready;
   KvLayer kv;
   void* q_out;
@@ -104,8 +104,8 @@ struct Pairs {
 
 __device__ uint8_t* position_block(const WriteArgs& args, int slot, int position) {
   const int index = position / args.kv.page_size;
-  if (slot < 0 || slot >= args.slots || position < 0 || index >= args.max_pages) __trap();
-  const int page = args.page_table[static_cast<int64_t>(slot) * args.max_pages + index];
+  if (slot < 0 || slot >= args.pages.slots || position < 0 || index >= args.pages.max_pages) __trap();
+  const int page = args.pages[slot][index];
   if (page < 0) __trap();
   return reinterpret_cast<uint8_t*>(args.kv.base) + page * args.kv.page_stride;
 }
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
   RowPlace<kDim> place;
   if (args.rows_ready) place.read(args, pairs, row, is_q, is_v);
   cuda::wait_for_predecessors();
-  // Not before: attention, and rows_ready, rely on it that what is older than this kernel is there when they start.
+  // Not earlier: attention and rows_ready require that kernels older than this one have ended when they start.
   cuda::launch_dependents();
   const int before = is_q ? 0 : args.heads + layer * 2 * kv_heads + (is_v ? kv_heads : 0);
   const float* x = args.qkv + row * args.qkv_stride + before * d;
@@ -266,11 +266,10 @@ int warps_of(const WriteArgs& args, int heads) {
 template <int kDim, int kRounds, bool kCodes>
 void launch_write(Stream& stream, const WriteArgs& args) {
   const int groups = warps_of(args, kRounds * Pairs<kDim>::kBeside);
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>((groups + kWarps - 1) / kWarps));
-  how.block = dim3(kWarps * 32);
-  how.early = true;
-  cuda::launch(write_kernel<kDim, kRounds, kCodes>, how, stream, args);
+  cuda::launch(
+      write_kernel<kDim, kRounds, kCodes>,
+      {.grid = cuda::dims(args.rows, (groups + kWarps - 1) / kWarps), .block = dim3(kWarps * 32), .early = true},
+      stream, args);
 }
 
 // Many rows: so few blocks that all run at once, and so many reads of each that it matters little how long one takes.
@@ -318,9 +317,7 @@ void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const
   a.rope_positions = rows.rope_positions.as<int32_t>();
   a.cache_positions = rows.cache_positions.as<int32_t>();
   a.row_slots = rows.slots.as<int32_t>();
-  a.page_table = view.page_table.as<int32_t>();
-  a.slots = static_cast<int>(view.page_table.dim(0));
-  a.max_pages = static_cast<int>(view.page_table.dim(1));
+  a.pages = SlotPages::of(view);
   a.rows_ready = args.rows_ready;
   a.kv = args.kv;
   a.q_out = args.q_out.data;

@@ -11,8 +11,9 @@ namespace volley::ops {
 inline constexpr int64_t kQuantisedColumns = 16;  // k of codes is a multiple of this
 inline constexpr int64_t kScaleGroup = 128;       // columns of a group
 
-// The rows that go into a product. Row m is values[m], or values[m] * scales[m] where values are codes: their dtype
-// says so. In groups values[m, i] * scales[i / kScaleGroup, m]: kernels read a group's scales of neighbouring rows.
+// The rows that go into a product. Row m is values[m]; for codes, by their dtype, it is values[m] * scales[m]. In
+// groups element i is values[m, i] * scales[i / kScaleGroup, m]: kernels read a group's scales of neighbouring rows
+// together.
 struct Input {
   Input() = default;
   Input(TensorView values, TensorView scales = {}) : values(values), scales(scales) {}  // NOLINT: plain rows are rows
@@ -25,7 +26,7 @@ struct Input {
   int64_t rows() const { return values.shape[0]; }
   bool is_codes() const { return values.dtype == DType::kF8E4M3; }
   bool in_groups() const { return is_codes() && scales.rank == 2; }
-  // Whether codes have scales of the shape that they must have.
+  // Whether codes have scales of the required shape.
   bool has_scales() const;
 };
 

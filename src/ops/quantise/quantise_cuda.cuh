@@ -1,4 +1,4 @@
-// What kernels that write e4m3 codes share: how the largest magnitude of a row is found, and what it makes of values.
+// Shared by kernels that write e4m3 codes: the largest magnitude of a row, and the codes for its values.
 #pragma once
 
 #include <cuda_fp8.h>

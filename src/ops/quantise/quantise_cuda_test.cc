@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "ops/device_for_test.h"
 #include "ops/norm/norm.h"
@@ -71,6 +72,23 @@ void expect_codes(const Codes& got, const std::vector<float>& values, int64_t k)
   }
 }
 
+// Calls check() after values were quantised from fp32, and after they were rounded to bf16 and quantised from that.
+void quantise_both_types(Device& device, std::vector<float>& values, int64_t k, const CodesOnDevice& codes,
+                         const std::function<void()>& check) {
+  const int64_t rows = static_cast<int64_t>(values.size()) / k;
+  const DeviceTensor x(device, values);
+  quantise_rows(device.stream(), x.view(kF32, {rows, k}), codes.view());
+  check();
+  std::vector<BFloat16> rounded;
+  for (float& v : values) {
+    rounded.push_back(to_bfloat16(v));
+    v = to_float(rounded.back());
+  }
+  const DeviceTensor x_rounded(device, rounded);
+  quantise_rows(device.stream(), x_rounded.view(kBF16, {rows, k}), codes.view());
+  check();
+}
+
 TEST(QuantiseCuda, MatchesOracle) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   // Rows that threads hold in one, three and six pieces, and longer ones.
@@ -78,17 +96,7 @@ TEST(QuantiseCuda, MatchesOracle) {
     const int64_t rows = 41;
     std::vector<float> values = rows_of_all_kinds(rows, k);
     const CodesOnDevice codes(device, rows, k);
-    const DeviceTensor x(device, values);
-    quantise_rows(device.stream(), x.view(kF32, {rows, k}), codes.view());
-    expect_codes(codes.read(), values, k);
-    std::vector<BFloat16> rounded;
-    for (float& v : values) {
-      rounded.push_back(to_bfloat16(v));
-      v = to_float(rounded.back());
-    }
-    const DeviceTensor x_rounded(device, rounded);
-    quantise_rows(device.stream(), x_rounded.view(kBF16, {rows, k}), codes.view());
-    expect_codes(codes.read(), values, k);
+    quantise_both_types(device, values, k, codes, [&] { expect_codes(codes.read(), values, k); });
   }
 }
 
@@ -110,17 +118,7 @@ TEST(QuantiseCuda, GroupsMatchTheOracle) {
     const int64_t rows = 41;
     std::vector<float> values = rows_of_all_kinds(rows, k);
     const CodesOnDevice codes(device, rows, k, true);
-    const DeviceTensor x(device, values);
-    quantise_rows(device.stream(), x.view(kF32, {rows, k}), codes.view());
-    expect_groups(codes, values, rows, k);
-    std::vector<BFloat16> rounded;
-    for (float& v : values) {
-      rounded.push_back(to_bfloat16(v));
-      v = to_float(rounded.back());
-    }
-    const DeviceTensor x_rounded(device, rounded);
-    quantise_rows(device.stream(), x_rounded.view(kBF16, {rows, k}), codes.view());
-    expect_groups(codes, values, rows, k);
+    quantise_both_types(device, values, k, codes, [&] { expect_groups(codes, values, rows, k); });
   }
 }
 

@@ -21,11 +21,8 @@ __global__ void replay_kernel(Step step, ReplayTable table, TokenId* tokens, flo
 
 void replay_drafts_cuda(Stream& stream, const Step& step, const ReplayTable& table, TokenId* tokens,
                         float* confidence) {
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(step.n));
-  how.block = dim3(kThreads);
-  how.early = true;
-  cuda::launch(replay_kernel, how, stream, step, table, tokens, confidence);
+  cuda::launch(replay_kernel, {.grid = cuda::dims(step.n), .block = dim3(kThreads), .early = true}, stream, step, table,
+               tokens, confidence);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The router as one operation: its product, and route() with what comes out.
+// The router as one operation: its product, followed by route().
 #pragma once
 
 #include "ops/linear/linear.h"
@@ -6,9 +6,9 @@
 
 namespace volley::ops {
 
-// As linear(router, h) into call.logits and route() after it, bit for bit. router: [experts, hidden], kPlain. h:
-// [rows, hidden]. call.logits is scratch: what it holds afterwards says nothing. scratch: as linear() has it. On sm_90
-// a few rows take one kernel.
+// As linear(router, h) into call.logits and route() after it, bit for bit. router: [experts, hidden], kPlain. h: [rows,
+// hidden]. call.logits is scratch: its content afterwards is undefined. scratch: as for linear(). On sm_90 a few rows
+// take one kernel.
 void route_rows(Stream& stream, const RouterRule& rule, const LinearWeight& router, const Input& h,
                 const RouteCall& call, const Routing& out, Arena& scratch);
 

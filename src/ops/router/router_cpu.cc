@@ -10,10 +10,10 @@
 namespace volley::ops {
 namespace {
 
-// One row's experts, as they come to be chosen.
+// One row's experts while they are being chosen.
 struct Row {
   float scores[kMaxExperts];    // logits or sigmoids, that weights are made of
-  uint32_t order[kMaxExperts];  // of what is chosen by; 0: cannot be chosen
+  uint32_t order[kMaxExperts];  // keys by which experts are chosen; 0: cannot be chosen
   int32_t experts[kMaxExpertsPerRow];
   float weights[kMaxExpertsPerRow];
 };
@@ -80,7 +80,7 @@ void weigh(const RouterRule& rule, Row& row) {
 
 void choose(const RouterRule& rule, Row& row) {
   for (int32_t s = 0; s < rule.top_k; ++s) {
-    const auto best = std::max_element(row.order, row.order + rule.experts) - row.order;  // of equals the first
+    const auto best = std::max_element(row.order, row.order + rule.experts) - row.order;  // the first of equal ones
     row.experts[s] = static_cast<int32_t>(best);
     row.order[best] = 0;
   }

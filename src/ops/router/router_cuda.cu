@@ -24,12 +24,12 @@ struct AllEntries {
   __device__ int entry(int i) const { return i; }
 };
 
-// The same of rows in parts, of which the first of each are there.
+// The same for rows in parts, of which only the first of each part exist.
 struct EntriesOfParts {
   const int32_t* chosen;
   ExpertRange own;
-  int32_t* numbers;   // of all entries: gets what expert() says
-  int part_entries;   // a part has room for
+  int32_t* numbers;   // receives expert() of all entries
+  int part_entries;   // entries that a part has room for
   const int* before;  // [parts + 1], in shared memory: entries of the parts before
 
   __device__ int entry(int i) const {
@@ -77,7 +77,7 @@ struct Runs {
   }
 };
 
-// What a thread knows of an expert: how many entries it has, and which is the first of them in order.
+// A thread's record of an expert: its number of entries, and the first of them in order.
 __device__ void write_expert(const RouteArgs& args, int expert, int first, int count) {
   const int rank = cuda::block_sum_before<kGroupWarps>(count > 0 ? 1 : 0);
   const int experts = args.rule.own();
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kGroupThreads) group_kernel(const RouteArgs ar
   group_entries(args, AllEntries{args.experts}, args.rows * args.rule.top_k, counts);
 }
 
-// args.rows: of a part. counts_there: of each part, or null where all rows are there.
+// args.rows: of a part. counts_there: rows of each part that exist, or null if all do.
 __global__ void __launch_bounds__(kGroupThreads)
     group_chosen_kernel(const RouteArgs args, const int32_t* chosen, const ExpertRange own, const int32_t* counts_there,
                         int parts) {
@@ -189,12 +189,10 @@ __global__ void __launch_bounds__(kGroupThreads)
 }
 
 cuda::Launch group_launch(const RouterRule& rule) {
-  cuda::Launch how;
-  how.grid = dim3(1);
-  how.block = dim3(kGroupThreads);
-  how.shared_bytes = static_cast<size_t>(kGroupWarps) * rule.experts * sizeof(int);
-  how.early = true;
-  return how;
+  return {.grid = dim3(1),
+          .block = dim3(kGroupThreads),
+          .shared_bytes = static_cast<size_t>(kGroupWarps) * rule.experts * sizeof(int),
+          .early = true};
 }
 
 template <int kEach>
@@ -202,11 +200,9 @@ void launch_route(Stream& stream, const RouteArgs& args) {
   if (args.rows <= kRowsInOneKernel) {
     return cuda::launch(route_and_group_kernel<kEach>, group_launch(args.rule), stream, args);
   }
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(divide_up(args.rows, kRouteWarps)));
-  how.block = dim3(kRouteWarps * 32);
-  how.early = true;
-  cuda::launch(route_kernel<kEach>, how, stream, args);
+  cuda::launch(route_kernel<kEach>,
+               {.grid = cuda::dims(divide_up(args.rows, kRouteWarps)), .block = dim3(kRouteWarps * 32), .early = true},
+               stream, args);
   cuda::launch(group_kernel, group_launch(args.rule), stream, args);
 }
 

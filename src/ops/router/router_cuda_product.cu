@@ -9,8 +9,8 @@
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/hopper.cuh"
 #include "device/cuda/launch.h"
-#include "ops/linear/linear_cuda.h"
-#include "ops/linear/linear_cuda_fragments.cuh"
+#include "ops/linear/cuda/linear_cuda.h"
+#include "ops/linear/cuda/linear_cuda_fragments.cuh"
 #include "ops/router/router_cuda_rows.cuh"
 
 namespace volley::ops {
@@ -40,7 +40,7 @@ struct ProductArgs {
   }
 };
 
-// What a block's shared memory holds.
+// The shared memory of a block.
 struct SharedPlan {
   int weights = 0;  // [groups][k blocks][16 rows][128 bytes], swizzled as in memory
   int h, sums, logits, bytes;
@@ -56,7 +56,7 @@ struct SharedPlan {
   }
 };
 
-// One thread: weights may come before what runs before has ended.
+// Called by one thread: weights may be copied before earlier kernels have ended.
 __device__ void copy_weights(const ProductArgs& args, int first_group, int groups, uint8_t* to, uint64_t* barrier) {
   using namespace hopper;
   const uint64_t policy = l2_evict_normal();
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads) route_product_kernel(const __grid_co
   cluster_arrive_relaxed();  // this block runs
   __syncthreads();
   cuda::wait_for_predecessors();
-  if (threadIdx.x == 0 && groups > 0) {  // else nobody would wait for the copies before this block ends
+  if (threadIdx.x == 0 && groups > 0) {  // otherwise the block could end before the copies
     const int bytes = args.k_blocks * 128;
     barrier_expect(&rows_there, rows * bytes);
     for (int r = 0; r < rows; ++r) {
@@ -255,12 +255,8 @@ __global__ void __launch_bounds__(kThreads) route_product_kernel(const __grid_co
 
 template <int kEach>
 void launch(Stream& stream, const ProductArgs& args, size_t shared_bytes) {
-  cuda::Launch how;
-  how.grid = dim3(kBlocks);
-  how.block = dim3(kThreads);
-  how.cluster = kBlocks;
-  how.shared_bytes = shared_bytes;
-  how.early = true;
+  const cuda::Launch how = {
+      .grid = dim3(kBlocks), .block = dim3(kThreads), .shared_bytes = shared_bytes, .cluster = kBlocks, .early = true};
   if (args.route.rows <= 8) return cuda::launch(route_product_kernel<kEach, 1>, how, stream, args);
   cuda::launch(route_product_kernel<kEach, 2>, how, stream, args);
 }

@@ -1,5 +1,5 @@
-// Protects, on a GPU: what router_test.cc says, which is built into the same program; that a recorded routing serves
-// the logits that are there when it runs; the values of the CPU.
+// Protects, on a GPU: the tests of router_test.cc, which is built into the same program; a recorded routing uses the
+// logits present when it runs; the values equal the CPU's.
 #include "ops/router/router_kernels.h"
 
 #include <algorithm>

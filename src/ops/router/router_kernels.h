@@ -12,7 +12,7 @@ inline constexpr int64_t kRowsInOneKernel = 64;
 
 struct RouterKernels {
   void (*route)(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out);
-  // Whether one kernel did what route_rows() does; if not, nothing was done. Null: there is no such kernel.
+  // Returns whether one kernel did the work of route_rows(); if not, nothing was done. Null: there is no such kernel.
   bool (*route_few_rows)(Stream& stream, const RouterRule& rule, const LinearWeight& router, const Input& h,
                          const RouteCall& call, const Routing& out);
   void (*group_chosen)(Stream& stream, const ChosenRows& chosen, const ExpertRange& own, const Routing& out,

@@ -1,4 +1,4 @@
-// What CPU and GPU compute alike. Private to this folder.
+// Arithmetic that CPU and GPU share. Private to this folder.
 #pragma once
 
 #include <bit>

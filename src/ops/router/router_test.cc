@@ -1,6 +1,6 @@
 // Protects: experts and weights against an fp64 oracle, for every kind of rule; ties; that a row's choice depends on
 // the row alone; that the grouping holds every entry once, in order; rows that are left out, and experts that are
-// elsewhere; simulated routing. Built twice: for the CPU, and with VOLLEY_ROUTER_TEST_CUDA for a GPU.
+// elsewhere; simulated routing. Built twice: for the CPU, and with VOLLEY_OPS_TEST_CUDA for a GPU.
 #include "ops/router/router.h"
 
 #include <gtest/gtest.h>
@@ -14,16 +14,6 @@
 #include "ops/router/route_rows.h"
 #include "ops/router/router_testing.h"
 #include "ops/values_for_test.h"
-
-#ifdef VOLLEY_ROUTER_TEST_CUDA
-#define ROUTER_TEST_DEVICE VOLLEY_CUDA_DEVICE_OR_SKIP(device)
-#define ROUTER_TEST(name) TEST(RouterCuda, name)
-#else
-#define ROUTER_TEST_DEVICE                       \
-  const auto device_owner = *make_cpu_device(2); \
-  Device& device = *device_owner
-#define ROUTER_TEST(name) TEST(Router, name)
-#endif
 
 namespace volley::ops {
 namespace {
@@ -149,8 +139,8 @@ RouterInputs random_inputs(const RouterRule& rule, int64_t rows, uint32_t seed) 
   return in;
 }
 
-ROUTER_TEST(MatchesOracle) {
-  ROUTER_TEST_DEVICE;
+DEVICE_TEST(Router, MatchesOracle) {
+  DEVICE_UNDER_TEST;
   for (const RouterRule& rule : kRules) {
     for (int64_t rows : {1, 2, 33, 64, 65, 300}) {
       SCOPED_TRACE(testing::Message() << rule.top_k << " of " << rule.experts << ", " << rows << " rows");
@@ -164,8 +154,8 @@ ROUTER_TEST(MatchesOracle) {
 
 // Product and choices in one call give the bits of linear() and route(), for few rows and for many; counters of what
 // follows are zero afterwards.
-ROUTER_TEST(RowsGiveWhatProductAndChoicesGive) {
-  ROUTER_TEST_DEVICE;
+DEVICE_TEST(Router, RowsGiveWhatProductAndChoicesGive) {
+  DEVICE_UNDER_TEST;
   for (const auto& [rule, hidden] : {std::pair{kRules[0], 2048},
                                      {kRules[7], 1024},
                                      {kRules[1], 320},
@@ -210,16 +200,16 @@ ROUTER_TEST(RowsGiveWhatProductAndChoicesGive) {
   }
 }
 
-ROUTER_TEST(GroupsManyRows) {
-  ROUTER_TEST_DEVICE;
+DEVICE_TEST(Router, GroupsManyRows) {
+  DEVICE_UNDER_TEST;
   for (int64_t rows : {2048, 5000}) {
     const RouterInputs in = random_inputs(kRules[0], rows, 3);
     check_grouping(kRules[0], route_for_test(device, kRules[0], rows, in));
   }
 }
 
-ROUTER_TEST(TiesGoToTheLowerExpert) {
-  ROUTER_TEST_DEVICE;
+DEVICE_TEST(Router, TiesGoToTheLowerExpert) {
+  DEVICE_UNDER_TEST;
   RouterInputs in;
   in.logits.assign(128, 0.5f);
   in.logits[100] = 0.75f;
@@ -234,8 +224,8 @@ ROUTER_TEST(TiesGoToTheLowerExpert) {
   EXPECT_EQ(groups.experts, (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
 }
 
-ROUTER_TEST(RowsAreIndependent) {
-  ROUTER_TEST_DEVICE;
+DEVICE_TEST(Router, RowsAreIndependent) {
+  DEVICE_UNDER_TEST;
   for (const RouterRule& rule : {kRules[0], kRules[1], kRules[7]}) {
     const RouterInputs in = random_inputs(rule, 300, 11);
     const Routed all = route_for_test(device, rule, 300, in);
@@ -250,9 +240,9 @@ ROUTER_TEST(RowsAreIndependent) {
   }
 }
 
-// A row of the skipped slot touches nothing, and changes nothing for the others.
-ROUTER_TEST(LeavesRowsOut) {
-  ROUTER_TEST_DEVICE;
+// A row of the skipped slot uses no expert, and changes nothing for the others.
+DEVICE_TEST(Router, LeavesRowsOut) {
+  DEVICE_UNDER_TEST;
   const RouterRule rule = kRules[0];
   for (int64_t rows : {5, 200}) {
     RouterInputs in = random_inputs(rule, rows, 5);
@@ -271,8 +261,8 @@ ROUTER_TEST(LeavesRowsOut) {
 
 // Ranks that divide the experts choose alike, and each keeps the entries of its own: with the weights of the whole, and
 // simulated ones likewise.
-ROUTER_TEST(LeavesOutExpertsThatAreElsewhere) {
-  ROUTER_TEST_DEVICE;
+DEVICE_TEST(Router, LeavesOutExpertsThatAreElsewhere) {
+  DEVICE_UNDER_TEST;
   for (const auto& [rule, parts] :
        {std::pair{kRules[0], 8}, {kRules[1], 4}, {kRules[1], 1}, {kRules[2], 2}, {kRules[4], 3}, {kRules[7], 8}}) {
     for (const int64_t rows : {1, 2, 17, 64, 65, 300}) {
@@ -306,8 +296,8 @@ ROUTER_TEST(LeavesOutExpertsThatAreElsewhere) {
   }
 }
 
-ROUTER_TEST(NaNChoosesRealExpertsAndHarmsNoOtherRow) {
-  ROUTER_TEST_DEVICE;
+DEVICE_TEST(Router, NaNChoosesRealExpertsAndHarmsNoOtherRow) {
+  DEVICE_UNDER_TEST;
   for (const RouterRule& rule : {kRules[0], kRules[7]}) {
     RouterInputs in = random_inputs(rule, 3, 5);
     const Routed clean = route_for_test(device, rule, 3, in);
@@ -327,8 +317,8 @@ ROUTER_TEST(NaNChoosesRealExpertsAndHarmsNoOtherRow) {
 }
 
 // Different experts, each as often as chance has it, and others for another slot, position, layer or seed.
-ROUTER_TEST(SimulatedRoutingIsUniform) {
-  ROUTER_TEST_DEVICE;
+DEVICE_TEST(Router, SimulatedRoutingIsUniform) {
+  DEVICE_UNDER_TEST;
   const RouterRule rule = softmax_rule(128, 8);
   const int64_t rows = 4000;
   RouterInputs in;
@@ -365,8 +355,8 @@ ROUTER_TEST(SimulatedRoutingIsUniform) {
   EXPECT_EQ(route_for_test(device, softmax_rule(5, 5), 1, in).experts, (std::vector<int32_t>{0, 1, 2, 3, 4}));
 }
 
-ROUTER_TEST(CountsTouchedExperts) {
-  ROUTER_TEST_DEVICE;
+DEVICE_TEST(Router, CountsTouchedExperts) {
+  DEVICE_UNDER_TEST;
   RouterWorld world(device, kRules[0], 30, random_inputs(kRules[0], 30, 1));
   world.run();
   const Routed once = world.read();
@@ -375,8 +365,8 @@ ROUTER_TEST(CountsTouchedExperts) {
   EXPECT_EQ(world.read().total, 2 * once.total);
 }
 
-ROUTER_TEST(NoRows) {
-  ROUTER_TEST_DEVICE;
+DEVICE_TEST(Router, NoRows) {
+  DEVICE_UNDER_TEST;
   RouterInputs in;
   in.logits = {0};  // not read
   const Routed r = route_for_test(device, softmax_rule(4, 2), 0, in);
@@ -384,10 +374,10 @@ ROUTER_TEST(NoRows) {
   EXPECT_TRUE(r.touched.empty());
 }
 
-// What replicas do with rows that others have routed: each groups the entries of its experts, by their numbers among
-// all or among its own, and together they group every entry once.
-ROUTER_TEST(GroupsWhatWasChosenElsewhere) {
-  ROUTER_TEST_DEVICE;
+// Replicas with rows that others have routed: each groups the entries of its experts, numbered among all or among its
+// own, and together they group every entry once.
+DEVICE_TEST(Router, GroupsWhatWasChosenElsewhere) {
+  DEVICE_UNDER_TEST;
   const RouterRule rule = softmax_rule(13, 3);
   for (const int64_t rows : {40, 700}) {
     RouterInputs in;
@@ -424,10 +414,10 @@ ROUTER_TEST(GroupsWhatWasChosenElsewhere) {
   EXPECT_EQ(none.read().offsets, std::vector<int32_t>(14));
 }
 
-#ifdef VOLLEY_ROUTER_TEST_CUDA
-// Rows in parts of which only the device knows how many are there: what lies in the rest is nobody's.
-ROUTER_TEST(GroupsTheRowsOfAPartThatAreThere) {
-  ROUTER_TEST_DEVICE;
+#ifdef VOLLEY_OPS_TEST_CUDA
+// Rows in parts, of which only the device knows how many exist: the other places belong to no row.
+DEVICE_TEST(Router, GroupsTheRowsOfAPartThatAreThere) {
+  DEVICE_UNDER_TEST;
   const RouterRule rule = softmax_rule(13, 3);
   constexpr int32_t kParts = 4;
   const ExpertRange own = {3, 7, 3};
@@ -485,7 +475,7 @@ TEST(RouterRule, EveryExpertHasOneOwner) {
   }
 }
 
-#ifndef VOLLEY_ROUTER_TEST_CUDA
+#ifndef VOLLEY_OPS_TEST_CUDA
 TEST(RouterRule, RefusesWhatCannotBeFollowed) {
   const auto code = [](const RouterRule& rule) { return check_router(rule).error().code; };
   EXPECT_EQ(code(softmax_rule(4, 5)), ErrorCode::kInvalidArgument);

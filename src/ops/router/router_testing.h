@@ -1,4 +1,4 @@
-// What the router's tests share, for a CPU and for a GPU: a routing in a device's memory, and its values read back.
+// Shared by the router's tests, for a CPU and for a GPU: a routing in a device's memory, and its values read back.
 #pragma once
 
 #include "device/dry_run.h"
@@ -7,7 +7,7 @@
 
 namespace volley::ops {
 
-// What route() left, in host memory.
+// The results of route(), in host memory.
 struct Routed {
   std::vector<int32_t> experts, entries, offsets, touched;
   std::vector<float> weights;
@@ -16,7 +16,7 @@ struct Routed {
   bool operator==(const Routed&) const = default;
 };
 
-// What goes in, in host memory; what is empty is a null view.
+// The inputs, in host memory; an empty one is a null view.
 struct RouterInputs {
   std::vector<float> logits = {}, logit_bias = {}, choice_bias = {};
   std::vector<int32_t> row_slots = {}, positions = {};

@@ -1,5 +1,5 @@
-// Output gates: y *= sigmoid(gate), in place. In fp32, rounded once.
-// Batch invariance: a row depends on nothing but itself.
+// Output gates: y *= sigmoid(gate), in place. In fp32, rounded once. Batch invariance: a row's result depends only on
+// that row.
 #pragma once
 
 #include "device/device.h"

@@ -77,11 +77,9 @@ void sigmoid_gate_cuda(Stream& stream, TensorView y, TensorView gates, int64_t f
   args.count = y.count();
   const bool fours = args.n % kFour == 0 && (args.m == 1 || (args.m % kFour == 0 && first % kFour == 0));
   const int64_t each = fours ? kFour * kThreads : kThreads;
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>((args.count + each - 1) / each));
-  how.block = dim3(kThreads);
-  how.early = true;
-  cuda::launch(fours ? gate_fours_kernel : gate_kernel, how, stream, args);
+  cuda::launch(fours ? gate_fours_kernel : gate_kernel,
+               {.grid = cuda::dims((args.count + each - 1) / each), .block = dim3(kThreads), .early = true}, stream,
+               args);
 }
 
 }  // namespace

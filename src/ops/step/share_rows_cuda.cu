@@ -1,5 +1,6 @@
 // share_verify_rows() on CUDA: one block looks at all drafted tokens of a step. The last of the likeliest is found bit
 // by bit: survival is not negative, so its bits order as it does.
+#include "device/cuda/block_sum.cuh"
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
 #include "ops/step/step_kernels.h"
@@ -78,11 +79,7 @@ __device__ void place_segments(StepSegment* segments, const int* verified, const
   for (int begin = 0; begin < plan.decoding; begin += 32) {
     const int s = begin + static_cast<int>(threadIdx.x);
     const int rows = s < plan.decoding ? segments[s].known + verified[s] : 0;
-    int after = rows;  // of those up to this one
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int other = __shfl_up_sync(0xffffffff, after, distance);
-      if (static_cast<int>(threadIdx.x) >= distance) after += other;
-    }
+    const int after = cuda::warp_sum_through(rows);
     const bool last = s + 1 == plan.decoding;
     if (s < plan.decoding) {
       step::place_segment(segments[s], row + after - rows, verified[s], last ? plan.rows - row - after : 0);
@@ -91,8 +88,8 @@ __device__ void place_segments(StepSegment* segments, const int* verified, const
   }
 }
 
-// keys[j][s]: survival of the drafted token j of segment s. First every token's chance of acceptance, a thread each,
-// then along each block their products.
+// keys[j][s]: survival of the drafted token j of segment s. First each thread computes a token's chance of acceptance,
+// then the products along each block.
 __device__ void fill_candidates(const Step& step, const StepSegment* segments, const SharePlan& plan,
                                 const Candidates& all) {
   const int n = all.positions * all.segments;

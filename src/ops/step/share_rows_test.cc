@@ -1,5 +1,5 @@
-// Protects, on the CPU and on a GPU: that the verify budget goes to the drafted tokens most likely to survive, who wins
-// among equals, and that rows and choices come out packed.
+// Protects, on the CPU and on a GPU: the verify budget goes to the drafted tokens most likely to survive, ties are
+// resolved as specified, and rows and choices are packed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int32_t kStride = 15;
 
-// A table by which confidence is what it says: log-odds in, the same log-odds out.
+// A table that maps a confidence to itself: log-odds in, the same log-odds out.
 SurvivalTable honest_table() {
   SurvivalTable table;
   for (auto& row : table.log_odds) {
@@ -29,14 +29,8 @@ struct Block {
   bool done = false;
 };
 
-class ShareRows : public ::testing::TestWithParam<DeviceKind> {
+class ShareRows : public OnEachDevice {
  protected:
-  void SetUp() override {
-    auto device = GetParam() == DeviceKind::kCpu ? make_cpu_device(1) : make_cuda_device(0);
-    if (!device.ok()) GTEST_SKIP() << "needs a GPU: " << device.error().message;
-    device_ = std::move(*device);
-  }
-
   // Segments after `rows` rows were shared out, each with a slot of its own.
   std::vector<StepSegment> share(const std::vector<Block>& blocks, int32_t rows) {
     std::vector<StepSegment> segments;
@@ -79,7 +73,6 @@ class ShareRows : public ::testing::TestWithParam<DeviceKind> {
     return counts;
   }
 
-  std::unique_ptr<Device> device_;
   std::vector<float> reported_;
 };
 
@@ -162,8 +155,8 @@ TEST_P(ShareRows, AgreesWithASort) {
         pairs.push_back({survival, j, s});
       }
     }
-    // The two devices' exponentials differ in the last bits, and values that close may swap; so ask for the worth of
-    // what was chosen.
+    // The two devices' exponentials differ in the last bits, so nearly equal values may swap; the test therefore
+    // compares the total worth of the chosen tokens.
     std::ranges::sort(pairs, std::greater<>(), &Pair::survival);
     pairs.resize(std::min(pairs.size(), static_cast<size_t>(rows - n)));
     const auto segments = share(blocks, rows);
@@ -186,8 +179,7 @@ TEST_P(ShareRows, AgreesWithASort) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, ShareRows, ::testing::Values(DeviceKind::kCpu, DeviceKind::kCuda),
-                         [](const auto& info) { return info.param == DeviceKind::kCpu ? "Cpu" : "Cuda"; });
+VOLLEY_ON_EACH_DEVICE(ShareRows);
 
 }  // namespace
 }  // namespace volley::ops

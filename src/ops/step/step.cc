@@ -1,5 +1,7 @@
 #include "ops/step/step.h"
 
+#include <algorithm>
+
 #include "ops/step/step_kernels.h"
 #include "ops/step/step_rule.h"
 
@@ -7,13 +9,13 @@
 namespace volley::ops {
 namespace {
 
-void fill_draft_rows_cpu(Stream& stream, const Step& step, int32_t block_size, TokenId mask_token,
-                         const Visibility& visibility, const Rows& rows, const PassChoices& choices) {
+void fill_draft_rows_cpu(Stream& stream, const Step& step, const DraftBlock& block, const Visibility& visibility,
+                         const Rows& rows, const PassChoices& choices) {
   if (stream.dry()) return;
   for (int32_t s = 0; s < step.n; ++s) {
     if (step.segments[s].block_index < 0) continue;
-    for (int32_t i = 0; i < block_size; ++i) {
-      step::fill_draft_row(step, step.segments[s], block_size, mask_token, visibility, rows, choices, i);
+    for (int32_t i = 0; i < block.rows; ++i) {
+      step::fill_draft_row(step, step.segments[s], block, visibility, rows, choices, i);
     }
   }
 }
@@ -49,15 +51,27 @@ void edit_page_table_cpu(Stream& stream, const PageTableEdit* edits, int32_t n, 
   }
 }
 
+void take_masks_cpu(Stream& stream, const StepMasks& masks) {
+  if (stream.dry() || masks.ticket->rows == 0) return;
+  VOLLEY_CHECK(*masks.filled >= masks.ticket->step);
+  std::copy_n(masks.from, int64_t{masks.ticket->rows} * masks.words, masks.to);
+}
+
 }  // namespace
 
-const StepKernels StepKernels::kCpu = {fill_draft_rows_cpu, fill_verify_rows_cpu, accept_step_cpu, edit_page_table_cpu};
+const StepKernels StepKernels::kCpu = {fill_draft_rows_cpu, fill_verify_rows_cpu, accept_step_cpu, edit_page_table_cpu,
+                                       take_masks_cpu};
 
-void fill_draft_rows(Stream& stream, const Step& step, int32_t block_size, TokenId mask_token,
-                     const Visibility& visibility, const Rows& rows, const PassChoices& choices) {
+void take_masks(Stream& stream, const StepMasks& masks) {
+  kernels_on<StepKernels>(stream).take_masks(stream, masks);
+}
+
+void fill_draft_rows(Stream& stream, const Step& step, const DraftBlock& block, const Visibility& visibility,
+                     const Rows& rows, const PassChoices& choices) {
+  VOLLEY_CHECK(block.first_proposal >= 0 && block.first_proposal < block.rows);
   VOLLEY_CHECK(visibility.layer_window == 0 || rows.views[kWindowView].begin.data != nullptr);
   if (step.n == 0) return;
-  kernels_on<StepKernels>(stream).fill_draft_rows(stream, step, block_size, mask_token, visibility, rows, choices);
+  kernels_on<StepKernels>(stream).fill_draft_rows(stream, step, block, visibility, rows, choices);
 }
 
 void fill_verify_rows(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,

@@ -7,24 +7,26 @@ namespace volley::ops {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr unsigned kMaskBlocks = 64;  // enough reads under way to fill the bus to the host
 
 // A block a segment.
 cuda::Launch segments_launch(int32_t n) {
-  cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(n));
-  how.block = dim3(kThreads);
-  how.early = true;
-  return how;
+  return {.grid = cuda::dims(n), .block = dim3(kThreads), .early = true};
 }
 
-__global__ void draft_rows_kernel(Step step, int32_t block_size, TokenId mask_token, Visibility visibility, Rows rows,
-                                  PassChoices choices) {
+__device__ uint64_t acquired(const uint64_t* from) {
+  uint64_t v;
+  asm volatile("ld.acquire.sys.global.b64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(from)) : "memory");
+  return v;
+}
+
+__global__ void draft_rows_kernel(Step step, DraftBlock block, Visibility visibility, Rows rows, PassChoices choices) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   const StepSegment& segment = step.segments[blockIdx.x];
   if (segment.block_index < 0) return;
-  for (int32_t i = threadIdx.x; i < block_size; i += kThreads) {
-    step::fill_draft_row(step, segment, block_size, mask_token, visibility, rows, choices, i);
+  for (int32_t i = threadIdx.x; i < block.rows; i += kThreads) {
+    step::fill_draft_row(step, segment, block, visibility, rows, choices, i);
   }
 }
 
@@ -60,10 +62,26 @@ __global__ void edit_kernel(const PageTableEdit* edits, int32_t n, int32_t* tabl
   if (i < n) table[edits[i].slot * width + edits[i].index] = edits[i].page;
 }
 
-void fill_draft_rows_cuda(Stream& stream, const Step& step, int32_t block_size, TokenId mask_token,
-                          const Visibility& visibility, const Rows& rows, const PassChoices& choices) {
-  cuda::launch(draft_rows_kernel, segments_launch(step.n), stream, step, block_size, mask_token, visibility, rows,
-               choices);
+// Reading the host's memory is slow, so only one thread a block polls it.
+__global__ void take_masks_kernel(StepMasks masks) {
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  const MaskTicket ticket = *masks.ticket;
+  if (ticket.rows == 0) return;
+  if (threadIdx.x == 0) {
+    while (acquired(masks.filled) < ticket.step) __nanosleep(200);
+  }
+  __syncthreads();
+  const int64_t words = static_cast<int64_t>(ticket.rows) * masks.words;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += stride) {
+    masks.to[i] = masks.from[i];
+  }
+}
+
+void fill_draft_rows_cuda(Stream& stream, const Step& step, const DraftBlock& block, const Visibility& visibility,
+                          const Rows& rows, const PassChoices& choices) {
+  cuda::launch(draft_rows_kernel, segments_launch(step.n), stream, step, block, visibility, rows, choices);
 }
 
 void fill_verify_rows_cuda(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,
@@ -80,9 +98,13 @@ void edit_page_table_cuda(Stream& stream, const PageTableEdit* edits, int32_t n,
                table.shape[1]);
 }
 
+void take_masks_cuda(Stream& stream, const StepMasks& masks) {
+  cuda::launch(take_masks_kernel, segments_launch(kMaskBlocks), stream, masks);
+}
+
 }  // namespace
 
 const StepKernels StepKernels::kCuda = {fill_draft_rows_cuda, fill_verify_rows_cuda, accept_step_cuda,
-                                        edit_page_table_cuda};
+                                        edit_page_table_cuda, take_masks_cuda};
 
 }  // namespace volley::ops

@@ -48,19 +48,20 @@ VOLLEY_HOST_DEVICE inline void fill_row(const Rows& out, int32_t row, int32_t sl
   set(out.views[kWindowView].end, least(last, position + visibility.layer_window));
 }
 
-VOLLEY_HOST_DEVICE inline void fill_draft_row(const Step& step, const StepSegment& segment, int32_t block_size,
-                                              TokenId mask_token, const Visibility& visibility, const Rows& out,
-                                              const PassChoices& choices, int32_t i) {
+VOLLEY_HOST_DEVICE inline void fill_draft_row(const Step& step, const StepSegment& segment, const DraftBlock& block,
+                                              const Visibility& visibility, const Rows& out, const PassChoices& choices,
+                                              int32_t i) {
   const SlotRow& slot = step.slots[segment.slot];
-  const int32_t first = first_index(segment, slot), row = segment.block_index * block_size + i;
-  // No row sees nothing: the block begins where the context that there is ends, or behind it.
-  fill_row(out, row, segment.slot, i == 0 ? slot.last_token : mask_token, first, i, block_size, visibility,
+  const int32_t first = first_index(segment, slot), row = segment.block_index * block.rows + i;
+  // Every row sees a position: the block begins at the end of the existing context, or after it.
+  fill_row(out, row, segment.slot, i == 0 ? slot.last_token : block.mask_token, first, i, block.rows, visibility,
            least(slot.draft_context, first));
-  if (i > 0 && i <= segment.drafts_reserved) {
-    static_cast<int32_t*>(choices.logit_rows.data)[segment.draft_begin + i - 1] = row;
+  const int32_t j = i - block.first_proposal;
+  if (j >= 0 && j < segment.drafts_reserved) {
+    static_cast<int32_t*>(choices.logit_rows.data)[segment.draft_begin + j] = row;
   }
   if (i > 0) return;
-  out.segments[segment.block_index] = {row, block_size, segment.slot};
+  out.segments[segment.block_index] = {row, block.rows, segment.slot};
   ChoiceSegment choice;
   choice.slot = segment.slot;
   choice.row_begin = segment.draft_begin - segment.draft_chunk;
@@ -75,8 +76,8 @@ VOLLEY_HOST_DEVICE inline TokenId verify_token(const Step& step, const StepSegme
   return i == 0 ? step.slots[segment.slot].last_token : drafts[segment.draft_begin + i - 1];
 }
 
-// Rows that mean something. A slot that is done has none: a step that was under way when it ended must leave its
-// recurrent state where the sequence ends, because that may be kept.
+// Rows of the segment that are not padding. A slot that is done has none: a step under way when the request ended must
+// leave the recurrent state where the sequence ends, because that state may be kept.
 VOLLEY_HOST_DEVICE inline int32_t verify_rows(const Step& step, const StepSegment& segment) {
   return step.slots[segment.slot].done != 0 ? 0 : segment.known + segment.draft;
 }
@@ -98,7 +99,7 @@ VOLLEY_HOST_DEVICE inline void fill_verify_row(const Step& step, int32_t index, 
   }
 }
 
-// Also of a segment without rows.
+// Also called for a segment without rows.
 VOLLEY_HOST_DEVICE inline void fill_verify_segment(const Step& step, int32_t index, const TokenId* drafts,
                                                    const Rows& out, const PassChoices& choices) {
   const StepSegment& segment = step.segments[index];
@@ -134,8 +135,8 @@ VOLLEY_HOST_DEVICE inline uint64_t mix(uint64_t x) {
   return mix_bits(x + kSplitMixStep);
 }
 
-// How many drafted tokens "match" when random weights are measured: each whose predecessors were accepted is accepted
-// with probability p, so position i survives with p^i. The same run repeats.
+// How many drafted tokens are accepted in simulated acceptance: each token whose predecessors were accepted is accepted
+// with probability p, so position i survives with p^i. Runs are repeatable.
 VOLLEY_HOST_DEVICE inline int32_t simulated_acceptance(double p, int32_t drafted, uint64_t seed, int32_t start) {
   uint64_t state = mix(seed ^ mix(static_cast<uint64_t>(start)));
   int32_t accepted = 0;
@@ -175,7 +176,7 @@ VOLLEY_HOST_DEVICE inline StepOutcome accept_segment(const StepSegment& segment,
   outcome.choice_begin = segment.choice_begin;
   for (int32_t i = 0; i < result.committed && outcome.finite != 0; ++i) {
     if (in.finite[segment.choice_begin + i] != 0) continue;
-    // What was chosen before stands, as it does when each token has a step of its own.
+    // Tokens chosen before it stand, as they do when each token has a step of its own.
     outcome.finite = outcome.ended = outcome.exhausted = 0;
     outcome.committed = i;
     if (outcome.accepted > i) outcome.accepted = i;

@@ -1,10 +1,12 @@
-// Protects, on the CPU and on a GPU: which positions and tokens a pass's rows have and what they see; that choices find
-// their rows; how the slot table moves on.
+// Protects, on the CPU and on a GPU: the positions, tokens and visible ranges of a pass's rows; the rows of choices;
+// how the slot table moves on.
 #include "ops/step/step.h"
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <numeric>
 
 #include "ops/device_for_test.h"
 #include "ops/step/step_rule.h"
@@ -85,6 +87,23 @@ class Fixture {
   std::vector<ChoiceSegment> choice_segments() const { return choice_segments_->read<ChoiceSegment>(); }
   std::vector<SlotRow> table() const { return table_->read<SlotRow>(); }
 
+  // The result of accept_step() for these drafts and choices, with room for four tokens a segment.
+  struct Accepted {
+    std::vector<StepOutcome> outcomes;
+    Ints tokens, slots, counts;
+  };
+  Accepted accept(const std::vector<StepSegment>& segments, const Ints& drafts, const Ints& choices,
+                  const std::vector<uint8_t>& finite) {
+    const Step step = this->step(segments);
+    const size_t n = segments.size();
+    const DeviceTensor d(device_, drafts), c(device_, choices), f(device_, finite);
+    const DeviceTensor outcomes(device_, n * sizeof(StepOutcome)), tokens(device_, Ints(4 * n, -1));
+    const DeviceTensor slots(device_, Ints(n, -1)), counts(device_, Ints(n, -1));
+    accept_step(device_.stream(), step, {at<TokenId>(d), at<TokenId>(c), at<uint8_t>(f)},
+                {at<StepOutcome>(outcomes), at<TokenId>(tokens), 4, at<int32_t>(slots), at<int32_t>(counts)});
+    return {outcomes.read<StepOutcome>(), tokens.read<int32_t>(), slots.read<int32_t>(), counts.read<int32_t>()};
+  }
+
  private:
   Device& device_;
   std::vector<SlotRow> slots_;
@@ -92,13 +111,29 @@ class Fixture {
   std::vector<std::unique_ptr<DeviceTensor>> arrays_;
 };
 
-class StepOp : public ::testing::TestWithParam<DeviceKind> {
+// A block of the slot's last token and so many drafted ones, which begin at these places of the step's.
+StepSegment block_of(int32_t slot, int32_t draft, int32_t row_begin = 0, int32_t draft_begin = 0,
+                     int32_t choice_begin = 0) {
+  return {.slot = slot,
+          .draft = draft,
+          .chooses = 1,
+          .rows_reserved = draft + 1,
+          .row_begin = row_begin,
+          .draft_begin = draft_begin,
+          .choice_begin = choice_begin,
+          .choices_reserved = draft + 1};
+}
+
+// Where a slot stands: its length, its last token, whether it is done.
+Ints state_of(const SlotRow& row) {
+  return {row.length, row.last_token, row.done};
+}
+
+class StepOp : public OnEachDevice {
  protected:
   void SetUp() override {
-    auto device = GetParam() == DeviceKind::kCpu ? make_cpu_device(1) : make_cuda_device(0);
-    if (!device.ok()) GTEST_SKIP() << "needs a GPU: " << device.error().message;
-    device_ = std::move(*device);
-    fixture_ = std::make_unique<Fixture>(*device_);
+    OnEachDevice::SetUp();
+    if (!IsSkipped()) fixture_ = std::make_unique<Fixture>(*device_);
   }
   // Rows of one prefill segment of `rows` tokens from `start`, under `visibility`.
   void fill(int32_t start, int32_t rows, const Visibility& visibility) {
@@ -111,7 +146,6 @@ class StepOp : public ::testing::TestWithParam<DeviceKind> {
     fill_verify_rows(device_->stream(), step, nullptr, visibility, out, fixture_->choices());
   }
 
-  std::unique_ptr<Device> device_;
   std::unique_ptr<Fixture> fixture_;
 };
 
@@ -122,7 +156,6 @@ TEST_P(StepOp, VerifyRowsFollowSegmentsAndSlots) {
   f.slot(0).last_token = 60;
   f.slot(2).length = 9;
   f.slot(2).last_token = 90;
-  StepSegment block{.slot = 0, .draft = 2, .chooses = 1, .rows_reserved = 3, .choices_reserved = 3};
   StepSegment chunk{.slot = 1,
                     .start = 4,
                     .known = 2,
@@ -132,15 +165,10 @@ TEST_P(StepOp, VerifyRowsFollowSegmentsAndSlots) {
                     .token_begin = 1,
                     .choice_begin = 3,
                     .choices_reserved = 1};
-  StepSegment roomy{.slot = 2,
-                    .draft = 0,
-                    .chooses = 1,
-                    .rows_reserved = 3,
-                    .row_begin = 5,
-                    .choice_begin = 4,
-                    .choices_reserved = 3};
+  StepSegment roomy = block_of(2, 2, 5, 0, 4);
+  roomy.draft = 0;
   roomy.choice_chunk = 4;
-  const Step step = f.step({block, chunk, roomy}, {-1, 11, 12});
+  const Step step = f.step({block_of(0, 2), chunk, roomy}, {-1, 11, 12});
   const DeviceTensor drafts(*device_, Ints{61, 62});
   const Rows out = f.rows();
   fill_verify_rows(device_->stream(), step, Fixture::at<TokenId>(drafts), {}, out, f.choices());
@@ -168,16 +196,13 @@ TEST_P(StepOp, DraftRowsAreTheLastTokenAndMasks) {
   f.slot(1).length = 6;
   f.slot(1).last_token = 60;
   StepSegment plain{.slot = 0};
-  StepSegment block{.slot = 1,
-                    .draft = 2,
-                    .chooses = 1,
-                    .rows_reserved = 3,
-                    .block_index = 0,
-                    .drafts_reserved = 2,
-                    .choices_reserved = 3};
+  StepSegment block = block_of(1, 2);
+  block.block_index = 0;
+  block.drafts_reserved = 2;
   const Step step = f.step({plain, block});
   const Rows out = f.rows();
-  fill_draft_rows(device_->stream(), step, 4, 99, {Mask::kBidirectional}, out, f.choices());
+  fill_draft_rows(device_->stream(), step, {.rows = 4, .first_proposal = 1, .mask_token = 99}, {Mask::kBidirectional},
+                  out, f.choices());
   EXPECT_EQ(f.tokens(5), (Ints{60, 99, 99, 99, -7}));
   EXPECT_EQ(f.positions(4), (Ints{5, 6, 7, 8}));
   EXPECT_EQ(f.visible_end(4), Ints(4, 9)) << "every row sees the whole block";
@@ -188,6 +213,22 @@ TEST_P(StepOp, DraftRowsAreTheLastTokenAndMasks) {
   EXPECT_EQ(choice.prefix, nullptr);
 }
 
+// Where the last token's row proposes, too, a block of as many rows proposes one token more for the same positions.
+TEST_P(StepOp, TheLastTokensRowMayProposeToo) {
+  Fixture& f = *fixture_;
+  f.slot(1).length = 6;
+  f.slot(2).length = 9;
+  const StepSegment one{.slot = 1, .draft = 3, .block_index = 0, .drafts_reserved = 3};
+  const StepSegment other{.slot = 2, .draft = 2, .block_index = 1, .draft_begin = 3, .drafts_reserved = 2};
+  const Step step = f.step({one, other});
+  const Rows out = f.rows();
+  fill_draft_rows(device_->stream(), step, {.rows = 3, .first_proposal = 0, .mask_token = 99}, {}, out, f.choices());
+  EXPECT_EQ(f.logit_rows(6), (Ints{0, 1, 2, 3, 4, -7}));
+  EXPECT_EQ(f.positions(6), (Ints{5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(f.choice_segments()[0].first_index, 6);
+  EXPECT_EQ(f.choice_segments()[1].first_index, 9);
+}
+
 // Where windows of the drafter begin without K and V, its sliding-window layers do not look.
 TEST_P(StepOp, DraftRowsSeeNoWindowThatIsNotThere) {
   Fixture& f = *fixture_;
@@ -196,8 +237,8 @@ TEST_P(StepOp, DraftRowsSeeNoWindowThatIsNotThere) {
   for (const auto& [from, begin] : {std::pair{0, 25}, {22, 25}, {27, 27}, {30, 30}}) {
     f.slot(1).draft_context = from;
     const Rows out = f.rows(true);
-    fill_draft_rows(device_->stream(), f.step({block}), 3, 99, {Mask::kBidirectional, Mask::kBidirectional, 6}, out,
-                    f.choices());
+    fill_draft_rows(device_->stream(), f.step({block}), {.rows = 3, .first_proposal = 1, .mask_token = 99},
+                    {Mask::kBidirectional, Mask::kBidirectional, 6}, out, f.choices());
     EXPECT_EQ(f.window_begin(3), (Ints{begin, std::max(begin, 26), std::max(begin, 27)})) << from;
     EXPECT_EQ(f.window_end(3), (Ints{33, 33, 33}));
     EXPECT_EQ(f.visible_begin(3), Ints(3, 0)) << "full-attention layers have all of it";
@@ -234,7 +275,7 @@ TEST_P(StepOp, LayerWindowOfCausalRowsEndsAtTheRow) {
   EXPECT_EQ(fixture_->window_end(2), (Ints{11, 12}));
 }
 
-// Protects: a step that was under way when a request ended changes nothing of what its slot keeps.
+// Protects: a step that was under way when a request ended changes none of its slot's kept state.
 TEST_P(StepOp, SlotsThatAreDoneHaveNoRows) {
   Fixture& f = *fixture_;
   for (int32_t i : {0, 1}) {
@@ -242,10 +283,7 @@ TEST_P(StepOp, SlotsThatAreDoneHaveNoRows) {
     f.slot(i).last_token = 60 + i;
     f.slot(i).done = i == 0 ? 1 : 0;
   }
-  StepSegment done{.slot = 0, .draft = 1, .chooses = 1, .rows_reserved = 2, .choices_reserved = 2};
-  StepSegment goes_on{
-      .slot = 1, .chooses = 1, .rows_reserved = 1, .row_begin = 2, .choice_begin = 2, .choices_reserved = 1};
-  const Step step = f.step({done, goes_on});
+  const Step step = f.step({block_of(0, 1), block_of(1, 0, 2, 0, 2)});
   const DeviceTensor drafts(*device_, Ints{70});
   const Rows rows = f.rows();
   fill_verify_rows(device_->stream(), step, Fixture::at<TokenId>(drafts), {}, rows, f.choices());
@@ -267,20 +305,10 @@ TEST_P(StepOp, AcceptMovesSlotsOn) {
   f.slot(0).end_count = 1;
   f.slot(0).end_ids[0] = 2;
   f.slot(2).done = 1;
-  StepSegment block{.slot = 0, .draft = 3, .chooses = 1, .rows_reserved = 4, .choices_reserved = 4};
-  StepSegment chunk{
+  const StepSegment chunk{
       .slot = 1, .start = 2, .known = 2, .chooses = 1, .rows_reserved = 2, .choice_begin = 4, .choices_reserved = 1};
-  StepSegment done{.slot = 2, .chooses = 1, .choice_begin = 5, .choices_reserved = 1};
-  const Step step = f.step({block, chunk, done});
-  const DeviceTensor drafts(*device_, Ints{10, 2, 12}), choices(*device_, Ints{10, 2, 13, 14, 77, 88});
-  const DeviceTensor finite(*device_, std::vector<uint8_t>{1, 1, 0, 1, 0, 1});
-  const DeviceTensor outcomes(*device_, 3 * sizeof(StepOutcome)), tokens(*device_, Ints(12, -1));
-  const DeviceTensor slots(*device_, Ints(3, -1)), counts(*device_, Ints(3, -1));
-  AcceptInputs in{Fixture::at<TokenId>(drafts), Fixture::at<TokenId>(choices), Fixture::at<uint8_t>(finite)};
-  AcceptOutputs out{Fixture::at<StepOutcome>(outcomes), Fixture::at<TokenId>(tokens), 4, Fixture::at<int32_t>(slots),
-                    Fixture::at<int32_t>(counts)};
-  accept_step(device_->stream(), step, in, out);
-  const auto result = outcomes.read<StepOutcome>();
+  const auto [result, tokens, slots, counts] = f.accept({block_of(0, 3), chunk, block_of(2, 0, 0, 0, 5)}, {10, 2, 12},
+                                                        {10, 2, 13, 14, 77, 88}, {1, 1, 0, 1, 0, 1});
   EXPECT_EQ(result[0].committed, 2);
   EXPECT_EQ(result[0].accepted, 2);
   EXPECT_EQ(result[0].ended, 1);
@@ -288,20 +316,16 @@ TEST_P(StepOp, AcceptMovesSlotsOn) {
   EXPECT_EQ(result[1].committed, 0) << "there was nothing to choose";
   EXPECT_EQ(result[1].finite, 0);
   EXPECT_EQ(result[2].committed, 0);
-  EXPECT_EQ(tokens.read<TokenId>(), (Ints{10, 2, -1, -1, 77, -1, -1, -1, -1, -1, -1, -1}));
-  EXPECT_EQ(slots.read<int32_t>(), (Ints{0, 1, 2}));
-  EXPECT_EQ(counts.read<int32_t>(), (Ints{2, 0, 0}));
+  EXPECT_EQ(tokens, (Ints{10, 2, -1, -1, 77, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(slots, (Ints{0, 1, 2}));
+  EXPECT_EQ(counts, (Ints{2, 0, 0}));
   const auto table = f.table();
-  EXPECT_EQ(table[0].length, 9);
-  EXPECT_EQ(table[0].last_token, 2);
-  EXPECT_EQ(table[0].done, 1);
-  EXPECT_EQ(table[1].length, 4);
-  EXPECT_EQ(table[1].last_token, 51);
-  EXPECT_EQ(table[1].done, 1);
+  EXPECT_EQ(state_of(table[0]), (Ints{9, 2, 1}));
+  EXPECT_EQ(state_of(table[1]), (Ints{4, 51, 1}));
   EXPECT_EQ(table[2].length, 7) << "a slot that is done stays as it is";
 }
 
-// A row without a choice ends its request there: what was accepted before it stands, as with a step for each token.
+// A row without a choice ends its request there: tokens accepted before it stand, as with a step for each token.
 TEST_P(StepOp, KeepsWhatWasAcceptedBeforeARowWithoutAChoice) {
   Fixture& f = *fixture_;
   for (int32_t i : {0, 1}) {
@@ -311,25 +335,9 @@ TEST_P(StepOp, KeepsWhatWasAcceptedBeforeARowWithoutAChoice) {
     f.slot(i).end_count = 1;
     f.slot(i).end_ids[0] = 12;
   }
-  StepSegment ends{.slot = 0, .draft = 3, .chooses = 1, .rows_reserved = 4, .choices_reserved = 4};
-  StepSegment exhausts{.slot = 1,
-                       .draft = 3,
-                       .chooses = 1,
-                       .rows_reserved = 4,
-                       .draft_begin = 3,
-                       .choice_begin = 4,
-                       .choices_reserved = 4};
-  const Step step = f.step({ends, exhausts});
-  const DeviceTensor drafts(*device_, Ints{10, 11, 12, 10, 11, 9}),
-      choices(*device_, Ints{10, 11, 12, 13, 10, 11, 9, 8});
-  const DeviceTensor finite(*device_, std::vector<uint8_t>{1, 0, 1, 1, 0, 1, 1, 1});
-  const DeviceTensor outcomes(*device_, 2 * sizeof(StepOutcome)), tokens(*device_, Ints(8, -1));
-  const DeviceTensor slots(*device_, Ints(2, -1)), counts(*device_, Ints(2, -1));
-  AcceptInputs in{Fixture::at<TokenId>(drafts), Fixture::at<TokenId>(choices), Fixture::at<uint8_t>(finite)};
-  AcceptOutputs out{Fixture::at<StepOutcome>(outcomes), Fixture::at<TokenId>(tokens), 4, Fixture::at<int32_t>(slots),
-                    Fixture::at<int32_t>(counts)};
-  accept_step(device_->stream(), step, in, out);
-  const auto result = outcomes.read<StepOutcome>();
+  const auto [result, tokens, slots, counts] =
+      f.accept({block_of(0, 3), block_of(1, 3, 0, 3, 4)}, {10, 11, 12, 10, 11, 9}, {10, 11, 12, 13, 10, 11, 9, 8},
+               {1, 0, 1, 1, 0, 1, 1, 1});
   EXPECT_EQ(result[0].committed, 1);
   EXPECT_EQ(result[0].accepted, 1);
   EXPECT_EQ(result[1].committed, 0);
@@ -339,13 +347,10 @@ TEST_P(StepOp, KeepsWhatWasAcceptedBeforeARowWithoutAChoice) {
     EXPECT_EQ(outcome.ended, 0) << "the end id came after the bad row";
     EXPECT_EQ(outcome.exhausted, 0);
   }
-  EXPECT_EQ(counts.read<int32_t>(), (Ints{1, 0}));
-  const auto table = f.table();
-  EXPECT_EQ(table[0].length, 8);
-  EXPECT_EQ(table[0].last_token, 10);
-  EXPECT_EQ(table[0].done, 1);
-  EXPECT_EQ(table[1].length, 7);
-  EXPECT_EQ(table[1].done, 1);
+  EXPECT_EQ(counts, (Ints{1, 0}));
+  EXPECT_EQ(state_of(f.table()[0]), (Ints{8, 10, 1}));
+  EXPECT_EQ(f.table()[1].length, 7);
+  EXPECT_EQ(f.table()[1].done, 1);
 }
 
 TEST_P(StepOp, EditsReachThePageTable) {
@@ -355,8 +360,32 @@ TEST_P(StepOp, EditsReachThePageTable) {
   EXPECT_EQ(table.read<int32_t>(), (Ints{0, 0, 7, 8, 0, 0}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, StepOp, ::testing::Values(DeviceKind::kCpu, DeviceKind::kCuda),
-                         [](const auto& info) { return info.param == DeviceKind::kCpu ? "Cpu" : "Cuda"; });
+// The device may reach the copy before the host has filled the masks.
+TEST_P(StepOp, MasksComeWhenTheHostHasFilledThem) {
+  const bool waits = device_->kind() != DeviceKind::kCpu;
+  const DeviceTensor to(*device_, Ints(6, -1));
+  auto from = device_->allocate_host(6 * sizeof(uint32_t)), filled = device_->allocate_host(sizeof(uint64_t));
+  ASSERT_TRUE(from.ok() && filled.ok());
+  auto* words = static_cast<uint32_t*>(from->data());
+  auto* last = static_cast<uint64_t*>(filled->data());
+  const auto take = [&](MaskTicket ticket) {
+    const DeviceTensor there(*device_, std::vector<MaskTicket>{ticket});
+    const StepMasks masks = {Fixture::at<MaskTicket>(there), last, words, Fixture::at<uint32_t>(to), 2};
+    const auto fill = [&] {
+      std::iota(words, words + 6, static_cast<uint32_t>(10 * ticket.step));
+      std::atomic_ref(*last).store(ticket.step, std::memory_order_release);
+    };
+    if (!waits) fill();
+    take_masks(device_->stream(), masks);
+    if (waits) fill();
+    return to.read<int32_t>();
+  };
+  EXPECT_EQ(take({1, 2}), (Ints{10, 11, 12, 13, -1, -1}));
+  EXPECT_EQ(take({1, 0}), (Ints{10, 11, 12, 13, -1, -1})) << "a step without masks takes none";
+  EXPECT_EQ(take({2, 3}), (Ints{20, 21, 22, 23, 24, 25}));
+}
+
+VOLLEY_ON_EACH_DEVICE(StepOp);
 
 TEST(SimulatedAcceptance, PositionsSurviveGeometrically) {
   constexpr int kBlocks = 200'000;

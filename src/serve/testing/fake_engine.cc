@@ -1,7 +1,6 @@
 #include "serve/testing/fake_engine.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 namespace volley::serve {
@@ -56,7 +55,7 @@ Result<RequestId> FakeEngine::submit(GenerateRequest request, EventSink sink) {
   return id;
 }
 
-void FakeEngine::cancel(RequestId id) noexcept {
+void FakeEngine::cancel(RequestId id) {
   const std::lock_guard lock(mutex_);
   for (Running& running : running_) {
     if (running.id == id) running.cancelled = true;
@@ -135,7 +134,6 @@ EngineStats FakeEngine::stats() const {
 Result<std::vector<TokenId>> FakeEngine::encode_within(std::string_view text, bool add_special_tokens,
                                                        const EncodeLimits& limits) const {
   if (text.find("unencodable") != std::string_view::npos) return invalid_argument("this text cannot be encoded");
-  if (text.find("no memory") != std::string_view::npos) throw std::bad_alloc();
   if (text.find("stuck") != std::string_view::npos) {
     ++encoding_;
     while (!released_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -166,7 +164,6 @@ Result<std::vector<TokenId>> FakeEngine::encode_within(std::string_view text, bo
 std::string FakeEngine::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   std::string text;
   for (const TokenId id : ids) {
-    if (id == kTokenWithoutMemory) throw std::bad_alloc();
     if (id < 128) {
       text.push_back(static_cast<char>(id));
     } else if (id < kBeginToken) {

@@ -28,8 +28,6 @@ struct FakeScript {
   int cached_tokens = 0, drafted_tokens = 0, accepted_tokens = 0;
 };
 
-inline constexpr TokenId kTokenWithoutMemory = 299;
-
 class FakeEngine final : public Engine {
  public:
   using Writer = std::function<FakeScript(const GenerateRequest&)>;
@@ -41,13 +39,16 @@ class FakeEngine final : public Engine {
   // A grammar that holds "endless" takes until it is cancelled.
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override;
   bool compiles(const GrammarSpec& grammar) const override { return grammar.text.find("new") != std::string::npos; }
-  void cancel(RequestId id) noexcept override;
+  // As set_grammar_check() says: nothing is wrong with a grammar, or to be said of it.
+  Result<std::vector<std::string>> check_grammar(const GenerateRequest& request) const override {
+    return grammar_check_ && request.grammar ? grammar_check_(*request.grammar) : std::vector<std::string>();
+  }
+  void cancel(RequestId id) override;
   Status set_verify(const VerifyPolicy&) override { return {}; }
   void set_target_step_ms(int) override {}
   void drop_prefix_cache() override {}
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override;
-  // Throws std::bad_alloc for a text that holds "no memory"; so does decode() for kTokenWithoutMemory.
   // One that holds "stuck" takes until release(). One that holds "endless" takes until it is cancelled, and so does a
   // chat.
   Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
@@ -58,6 +59,8 @@ class FakeEngine final : public Engine {
   Result<std::string> render_chat(const ChatMessages& chat) const override;
 
   EngineInfo& mutable_info() { return info_; }  // before requests
+  using GrammarCheck = std::function<Result<std::vector<std::string>>(const GrammarSpec&)>;
+  void set_grammar_check(GrammarCheck check) { grammar_check_ = std::move(check); }  // before requests
   // What submit() answers after accepting `accepted_first` more requests.
   void refuse_submits(Error error, int accepted_first = 0);
   std::vector<GenerateRequest> submitted() const;  // in order
@@ -85,6 +88,7 @@ class FakeEngine final : public Engine {
 
   EngineInfo info_;
   const Writer writer_;
+  GrammarCheck grammar_check_;
   const std::chrono::microseconds tick_;
   mutable std::atomic<size_t> longest_encoded_{0};
   mutable std::atomic<int> encoding_{0};

@@ -6,18 +6,13 @@
 #include <thread>
 #include <utility>
 
-#include "serve/testing/client.h"
-
 namespace volley::serve {
 
 using nlohmann::json;
 using namespace std::chrono_literals;
 
 FakeScript endless_script(std::string piece) {
-  FakeScript script;
-  script.pieces = {std::move(piece)};
-  script.endless = true;
-  return script;
+  return FakeScript{.pieces = {std::move(piece)}, .endless = true};
 }
 
 ServerOptions make_options() {
@@ -31,6 +26,14 @@ std::unique_ptr<Server> start_server(Engine& engine, ServerOptions options) {
   auto server = Server::start(engine, std::move(options));
   if (!server.ok()) throw std::runtime_error(server.error().message);
   return std::move(*server);
+}
+
+std::unique_ptr<Client> open_stream(uint16_t port, const std::string& text, const std::string& json) {
+  auto client = std::make_unique<Client>(port);
+  if (!client->send(Client::post_text(kPath, json)) || !client->wait_for(text)) {
+    throw std::runtime_error("the stream did not begin");
+  }
+  return client;
 }
 
 bool eventually(const std::function<bool()>& condition) {

@@ -4,8 +4,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 
-#include "serve/server.h"
+#include "serve/http/server.h"
+#include "serve/testing/client.h"
 #include "serve/testing/fake_engine.h"
 
 namespace volley::serve {
@@ -17,7 +20,17 @@ inline const std::string kStream = R"({"prompt": "x", "stream": true})";
 FakeScript endless_script(std::string piece = "word ");
 
 ServerOptions make_options();  // any free port, the model "pocket"
+// make_options() but for one value.
+template <typename T>
+ServerOptions with(T ServerOptions::*option, std::type_identity_t<T> value) {
+  ServerOptions options = make_options();
+  options.*option = std::move(value);
+  return options;
+}
 std::unique_ptr<Server> start_server(Engine& engine, ServerOptions options = make_options());
+
+// A client that was sent `text` of the answer to this request for a stream; throws if it does not come.
+std::unique_ptr<Client> open_stream(uint16_t port, const std::string& text = "word", const std::string& json = kStream);
 
 // Until the condition holds; false if it does not within a few seconds.
 bool eventually(const std::function<bool()>& condition);

@@ -9,11 +9,21 @@ export class Answer {
   #sentAt;
   #firstAt = null;
   #lastAt = null;
-  #kept = null; // {tokens, firstToken, rate} of an answer that was read from a record
+  #before = 0; // tokens of the requests that this one goes on with
+  #kept = null; // {tokens, firstToken, rate, context} of an answer that was read from a record
 
   // Times are milliseconds of one clock.
   constructor(sentAt) {
     this.#sentAt = sentAt;
+  }
+
+  // This answer, as a request that was sent at `sentAt` goes on with it: rate and first token are that request's.
+  resumed(sentAt) {
+    const answer = new Answer(sentAt);
+    answer.trace = this.trace;
+    answer.trace.resume();
+    answer.#before = this.tokens ?? 0;
+    return answer;
   }
 
   take(chunk, now) {
@@ -35,7 +45,14 @@ export class Answer {
 
   get tokens() {
     if (this.#kept) return this.#kept.tokens;
-    return this.trace.reported ? this.trace.tokens : (this.#usage?.completion_tokens ?? null);
+    if (this.trace.reported) return this.trace.tokens;
+    return this.#usage ? this.#before + this.#usage.completion_tokens : this.#before || null;
+  }
+
+  // Tokens of the model's context that the prompt and this answer take; null where the server has not told.
+  get context() {
+    if (this.#kept) return this.#kept.context;
+    return this.#usage ? this.#usage.prompt_tokens + this.#usage.completion_tokens : null;
   }
 
   get accepted() {
@@ -61,23 +78,24 @@ export class Answer {
     if (this.#kept) return this.#kept.rate;
     const {ttft_s: first, total_s: total} = this.#timing ?? {};
     const seconds = total === undefined ? (this.#lastAt - this.#firstAt) / 1000 : total - first;
-    return this.tokens > 1 && seconds > 0 ? (this.tokens - 1) / seconds : null;
+    const tokens = this.tokens - this.#before;
+    return tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : null;
   }
 
   // As plain data, and back; fromRecord throws for what toRecord did not write.
   toRecord() {
-    const {finish, tokens, firstToken, rate} = this;
-    return {trace: this.trace.toRecord(), finish, tokens, firstToken, rate};
+    const {finish, tokens, firstToken, rate, context} = this;
+    return {trace: this.trace.toRecord(), finish, tokens, firstToken, rate, context};
   }
 
-  static fromRecord({trace, finish, tokens, firstToken, rate}) {
+  static fromRecord({trace, finish, tokens, firstToken, rate, context = null}) {
     const answer = new Answer(0);
     answer.trace = BlockTrace.fromRecord(trace);
-    const known = [tokens, firstToken, rate].every((value) => value === null || Number.isFinite(value));
+    const known = [tokens, firstToken, rate, context].every((value) => value === null || Number.isFinite(value));
     if (!known || (finish !== null && typeof finish !== 'string'))
       throw new TypeError('the figures of an answer are none');
     answer.finish = finish;
-    answer.#kept = {tokens, firstToken, rate};
+    answer.#kept = {tokens, firstToken, rate, context};
     return answer;
   }
 }
@@ -96,6 +114,20 @@ export const format = {
   time: (ms) =>
     ms === null ? '–' : ms < 9950 ? `${kWhole.format(Math.max(1, ms))} ms` : `${kTenths.format(ms / 1000)} s`,
 };
+
+// How much of a context of `most` tokens is used, in words and from 0 to 1; null where that is not known.
+export function contextUse(used, most) {
+  if (used === null || most === null) return null;
+  const share = Math.min(used / most, 1);
+  const full = share === 1;
+  return {
+    share,
+    near: share >= 0.9,
+    full,
+    text: full ? 'The context is full: start a new chat.' : `${format.share(share)} of context`,
+    figures: `${format.count(used)} of the ${format.count(most)} tokens that the model’s context holds`,
+  };
+}
 
 // What a pair of answers to one prompt and one seed shows: a sentence, and their rates where those can be compared. Either
 // may be missing.

@@ -1,23 +1,29 @@
 // Puts the page together: the composer, the buttons of the bar, the two panels, and what the server offers.
-import {format} from './answer.js';
+import {contextUse, format} from './answer.js';
 import {Chat} from './chat.js';
 import {listModels} from './chat_client.js';
+import {make, makeButton} from './dom.js';
+import {Follower} from './follow.js';
 import {History} from './history.js';
 import {Settings, kept} from './settings.js';
 import {Store} from './store.js';
+import {welcomeFor} from './welcome.js';
 
 const $ = (id) => document.getElementById(id);
 const kCurrent = 'volley.conversation';
 const settings = new Settings($('settings-form'), $('thinking'));
 const store = new Store();
 const wide = matchMedia('(min-width: 60rem)');
+const touched = matchMedia('(pointer: coarse)');
+const follower = new Follower($('conversation'), $('to-end'));
 const chat = new Chat(
   {
     root: $('conversation'),
-    isCompared: () => $('compare').checked,
+    follower,
+    isCompared: () => $('compare').checked && settings.speculates,
     leadTo,
     showReadout,
-    showRunning: (running) => (running ? swapButtons($('send'), $('stop')) : swapButtons($('stop'), $('send'))),
+    showRunning,
     announce: (sentence) => ($('status').textContent = sentence),
     changed: showConversation,
     askForKey,
@@ -29,7 +35,11 @@ const history = new History($('history'), store, {
   get id() {
     return chat.id;
   },
-  open: (conversation) => chat.open(conversation),
+  open: (conversation) => {
+    chat.open(conversation);
+    if (!wide.matches) panels.history.close();
+    focusPrompt();
+  },
   startNew: () => chat.startNew({discard: true}),
 });
 
@@ -43,6 +53,21 @@ function showReadout(answer) {
   $('readout-rate').textContent = format.rate(answer?.rate ?? null);
   $('readout-length').textContent = format.length(answer?.trace.acceptanceLength ?? null);
   $('readout-first').textContent = format.time(answer?.firstToken ?? null);
+  showContext();
+}
+
+function showContext() {
+  const use = contextUse(chat.context, settings.contextLength);
+  const meter = $('context');
+  meter.hidden = use === null;
+  if (!use) return;
+  meter.textContent = use.text;
+  meter.title = use.figures;
+  meter.setAttribute('aria-valuenow', use.share);
+  meter.setAttribute('aria-valuetext', use.figures);
+  meter.style.setProperty('--share', use.share);
+  meter.classList.toggle('near', use.near);
+  meter.classList.toggle('full', use.full);
 }
 
 // The turns are another conversation's, or were kept: the welcome, this tab's memory and the list follow.
@@ -50,6 +75,24 @@ function showConversation() {
   $('welcome').hidden = !chat.isEmpty;
   kept.set('sessionStorage', kCurrent, chat.isEmpty ? null : chat.id);
   if (!$('history').hidden) history.show();
+  showContext();
+}
+
+// Under a finger it would open a keyboard over the text.
+function focusPrompt() {
+  if (!touched.matches) $('prompt').focus({preventScroll: true});
+}
+
+// When an answer ends, the message field gets the focus that the reader has left where it was.
+let focused = null;
+function showRunning(running) {
+  if (running) {
+    swapButtons($('send'), $('stop'));
+    focused = document.activeElement;
+  } else {
+    swapButtons($('stop'), $('send'));
+    if ([focused, document.body, $('send')].includes(document.activeElement)) focusPrompt();
+  }
 }
 
 // The button that goes takes no focus with it.
@@ -69,9 +112,10 @@ function fitPrompt() {
 }
 
 function submit(message = $('prompt').value) {
-  if (!chat.submit(message)) return;
+  if (!chat.submit(message)) return false;
   $('prompt').value = '';
   fitPrompt();
+  return true;
 }
 
 $('composer').addEventListener('submit', (event) => {
@@ -80,17 +124,17 @@ $('composer').addEventListener('submit', (event) => {
 });
 $('prompt').addEventListener('input', fitPrompt);
 $('prompt').addEventListener('keydown', (event) => {
+  const page = {PageUp: -1, PageDown: 1}[event.key];
+  if (page && $('prompt').scrollHeight <= $('prompt').clientHeight) {
+    event.preventDefault();
+    follower.page(page);
+  }
   if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
   event.preventDefault();
   submit();
 });
 $('stop').addEventListener('click', () => chat.stop());
-for (const example of document.querySelectorAll('.example')) {
-  example.addEventListener('click', () => {
-    submit(example.textContent);
-    $('prompt').focus({preventScroll: true});
-  });
-}
+$('to-end').addEventListener('click', focusPrompt);
 
 function keepSwitch(id, apply = () => {}) {
   const input = $(id);
@@ -111,7 +155,7 @@ keepSwitch('show-blocks', (on) => document.body.classList.toggle('no-blocks', !o
 $('new-chat').addEventListener('click', () => {
   chat.startNew();
   $('status').textContent = 'New chat.';
-  $('prompt').focus();
+  focusPrompt();
 });
 
 const prefersDark = matchMedia('(prefers-color-scheme: dark)');
@@ -203,9 +247,24 @@ $('key-form').addEventListener('submit', () => {
 });
 $('key-cancel').addEventListener('click', () => $('key-dialog').close());
 
+// Without a drafter there is nothing to compare, and no block to show.
 function showModel() {
-  if (settings.model !== '') $('model-name').textContent = settings.model;
+  document.body.classList.toggle('plain-server', !settings.speculates);
+  if (settings.model === '') return;
+  $('model-name').textContent = settings.model;
+  const {note, examples} = welcomeFor(settings.model);
+  $('model-note').textContent = note;
+  $('examples').hidden = false;
+  $('examples').querySelector('ul').replaceChildren(...examples.map(exampleItem));
+  showContext();
 }
+
+function exampleItem(text) {
+  const item = make('li');
+  item.append(makeButton(text, () => submit(text) && focusPrompt(), 'example'));
+  return item;
+}
+
 $('settings-form').addEventListener('change', showModel);
 
 // Runs `then` once the server has let us in. A server that still loads its model is asked again.
@@ -232,3 +291,4 @@ async function restore() {
   if (conversation && chat.isEmpty) chat.open(conversation);
 }
 restore();
+focusPrompt();

@@ -18,6 +18,7 @@ export class BlockTrace {
   drafted = 0;
   accepted = 0;
   reported = false; // the server tells of its blocks
+  #begun = false; // a token of the request has come
   #placed = 0; // up to here the text has its marks
   #waiting = []; // tokens whose text has not come yet: {piece, kind, rejected, begun}
 
@@ -40,12 +41,22 @@ export class BlockTrace {
   get content() {
     return this.text.slice(this.contentStart);
   }
+  get thoughts() {
+    return this.text.slice(0, this.contentStart);
+  }
 
   // Nothing follows: what the tokens without text rejected (the last one ends the answer) stands behind it.
   end() {
     const rejected = this.#waiting.reduce((sum, token) => sum + token.rejected, 0);
     this.#waiting = [];
     if (rejected > 0) this.rejections.push({at: this.text.length, rejected});
+  }
+
+  // Another request goes on with the text: what the one before it held back does not come.
+  resume() {
+    this.end();
+    this.#placed = this.text.length;
+    this.#begun = false;
   }
 
   // Up to where nothing about the marks of `text` will change.
@@ -55,11 +66,13 @@ export class BlockTrace {
 
   // Tokens per verify step, the prompt's own token not counted; null before the first step.
   get acceptanceLength() {
-    return this.steps.length > 0 ? (this.tokens - 1) / this.steps.length : null;
+    const inSteps = this.steps.reduce((sum, {tokens}) => sum + tokens, 0);
+    return this.steps.length > 0 ? inSteps / this.steps.length : null;
   }
 
   #addBlock({drafted, accepted, tokens, pieces = []}) {
-    const first = this.tokens === 0 && drafted === 0;
+    const first = !this.#begun && drafted === 0;
+    this.#begun = true;
     this.reported = true;
     this.tokens += tokens;
     this.drafted += drafted;

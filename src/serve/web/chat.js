@@ -1,5 +1,5 @@
 // The conversation on the screen: its turns, the request that runs, and that the browser keeps it.
-import {Answer, format, verdict} from './answer.js';
+import {Answer, contextUse, format, verdict} from './answer.js';
 import {ApiFailure, streamChat} from './chat_client.js';
 import {TurnView} from './conversation.js';
 import {confirmed, showNotice} from './dialogs.js';
@@ -21,12 +21,12 @@ export class Chat {
   #page;
   #settings;
   #store;
-  // {id, otherId, created, known, turns: [{message, answers, view}], discarded}; an answer is {speculative, seed, asJson,
-  // notes, answer}. `known` and `otherId`: as for Store.put(), because a tab may be a copy of another one.
+  // {id, otherId, created, known, turns: [{message, answers, compared, view}], discarded}; an answer is {speculative,
+  // seed, asJson, notes, answer}. `known` and `otherId`: as for Store.put(), because a tab may be a copy of another one.
   #conversation = newConversation();
   #running = null; // the AbortController of what is being answered
 
-  // `page`: what app.js shows: {root, isCompared(), leadTo(field), showReadout(answer), showRunning(running),
+  // `page`: what app.js shows: {root, follower, isCompared(), leadTo(field), showReadout(answer), showRunning(running),
   // announce(sentence), changed(), askForKey(message, then)}.
   constructor(page, settings, store) {
     this.#page = page;
@@ -39,6 +39,11 @@ export class Chat {
   }
   get isEmpty() {
     return this.#conversation.turns.length === 0;
+  }
+  // Tokens of the model's context that the latest answer took, as far as servers told; null.
+  get context() {
+    const known = this.#conversation.turns.map(({answers}) => answers[0]?.answer.context ?? null);
+    return known.findLast((tokens) => tokens !== null) ?? null;
   }
 
   stop() {
@@ -59,7 +64,7 @@ export class Chat {
       this.#addTurn(conversation, message, restored);
     }
     this.#page.changed();
-    this.#page.root.scrollTop = this.#page.root.scrollHeight;
+    this.#page.follower.toEnd();
   }
 
   submit(message) {
@@ -68,7 +73,6 @@ export class Chat {
     if (!fields) return false;
     const turn = this.#addTurn(this.#conversation, message, []);
     this.#page.changed();
-    this.#page.root.scrollTop = this.#page.root.scrollHeight;
     this.#run(turn, fields);
     return true;
   }
@@ -85,7 +89,7 @@ export class Chat {
   }
 
   #addTurn(conversation, message, answers) {
-    const turn = {message, answers, view: null};
+    const turn = {message, answers, compared: answers.length > 1, view: null};
     turn.view = new TurnView(message, {
       edit: (text) => this.#edit(turn, text),
       remove: () => this.#remove(turn),
@@ -98,24 +102,35 @@ export class Chat {
   }
 
   #showAnswers(turn) {
-    const compared = turn.answers.length > 1;
-    turn.view.clear(compared);
-    for (const one of turn.answers) this.#makeView(turn, one, compared).finish(one.answer, this.#footOf(turn, one));
-    if (compared) this.#showVerdict(turn);
+    turn.view.clear(turn.compared);
+    for (const one of turn.answers) this.#makeView(turn, one).finish(one.answer, this.#footOf(turn, one));
+    if (turn.compared) this.#showVerdict(turn);
   }
 
-  #makeView(turn, {speculative, asJson}, compared) {
+  #makeView({compared, view}, {speculative, asJson}) {
     const title = !speculative ? 'Plain decoding' : compared ? 'With speculation' : 'Answer';
-    return turn.view.addAnswer(title, {titled: compared, blockSize: this.#settings.blockSize, asJson});
+    return view.addAnswer(title, {titled: compared, blockSize: this.#settings.blockSize, asJson});
   }
 
-  #footOf(turn, {speculative, seed, notes, answer}) {
+  #footOf(turn, one) {
+    const {speculative, seed, notes, answer} = one;
     const left = answer.finish === null && notes.length === 0;
     return {
       seed,
       notes: left ? ['The page was left before this answer was complete.'] : notes,
-      regenerate: speculative ? () => this.#regenerate(turn) : null,
+      goOn: this.#canGoOn(turn, one) ? () => this.#answer(turn, one) : null,
+      regenerate: speculative ? () => this.#answer(turn) : null,
     };
+  }
+
+  // Two answers that are compared take the same way to their end, and the grammar of JSON would begin anew.
+  #canGoOn({compared}, {speculative, asJson, answer}) {
+    const cut = answer.finish === null || answer.finish === 'length';
+    return cut && speculative && !compared && !asJson && answer.trace.content !== '' && !this.#isFull(answer);
+  }
+
+  #isFull(answer) {
+    return contextUse(answer.context, this.#settings.contextLength)?.full ?? false;
   }
 
   #showVerdict(turn) {
@@ -124,9 +139,10 @@ export class Chat {
     turn.view.showVerdict(text, rates);
   }
 
-  async #regenerate(turn) {
+  // `continued`: the turn's answer, which goes on; null: another takes its place.
+  async #answer(turn, continued = null) {
     if (this.#running || !(await this.#dropAfter(turn))) return;
-    this.#tryAgain(turn);
+    this.#tryAgain(turn, continued);
   }
 
   async #edit(turn, message) {
@@ -160,9 +176,9 @@ export class Chat {
     return true;
   }
 
-  #tryAgain(turn) {
+  #tryAgain(turn, continued = null) {
     const fields = this.#running ? null : this.#usableFields();
-    if (fields) this.#run(turn, fields);
+    if (fields) this.#run(turn, fields, continued);
   }
 
   // Null, and the reader is led to the field, if a setting cannot be used.
@@ -173,7 +189,7 @@ export class Chat {
     return null;
   }
 
-  #messagesFor(turn) {
+  #messagesFor(turn, continued) {
     const {system} = this.#settings;
     const messages = system === '' ? [] : [{role: 'system', content: system}];
     const {turns} = this.#conversation;
@@ -182,26 +198,38 @@ export class Chat {
       if (reply) messages.push({role: 'user', content: message}, {role: 'assistant', content: reply});
     }
     messages.push({role: 'user', content: turn.message});
+    if (continued) {
+      const {content, thoughts} = continued.answer.trace;
+      messages.push({role: 'assistant', content, ...(thoughts && {reasoning_content: thoughts})});
+    }
     return messages;
   }
 
   // -- requests
 
-  async #run(turn, fields) {
+  // `continued`: as for #answer. With its seed it becomes what it would have been, had it not been cut.
+  async #run(turn, fields, continued = null) {
     const conversation = this.#conversation;
-    const compared = this.#page.isCompared();
-    const seed = fields.seed ?? Math.floor(Math.random() * 2 ** 32);
-    const body = {...fields, seed, messages: this.#messagesFor(turn)};
-    const asJson = fields.response_format !== undefined;
-    const controller = this.#beginRunning();
-    const {signal} = controller;
+    const compared = !continued && this.#page.isCompared();
+    const seed = continued?.seed ?? fields.seed ?? Math.floor(Math.random() * 2 ** 32);
+    const body = {...fields, seed, messages: this.#messagesFor(turn, continued)};
+    if (continued) {
+      body.continue_final_message = true;
+      delete body.response_format; // it began as free text
+    }
+    const asJson = body.response_format !== undefined;
+    turn.compared = compared;
     turn.view.clear(compared);
     // The button that asked for this may be gone.
     if (document.activeElement === document.body) turn.view.takeFocus();
+    const controller = this.#beginRunning();
+    const {signal} = controller;
     // Both stand there from the start, so that nothing moves aside for the second.
-    const planned = (compared ? [true, false] : [true]).map((speculative) => ({speculative, seed, asJson, notes: []}));
-    const views = planned.map((one) => this.#makeView(turn, one, compared));
-    turn.answers = [];
+    const fresh = (compared ? [true, false] : [true]).map((speculative) => ({speculative, seed, asJson, notes: []}));
+    const planned = continued ? [continued] : fresh;
+    const views = planned.map((one) => this.#makeView(turn, one));
+    turn.answers = planned.filter(({answer}) => answer);
+    this.#page.follower.toEnd();
     this.#save(conversation);
     let view = views[0];
     try {
@@ -209,13 +237,15 @@ export class Chat {
         if (signal.aborted) break;
         // One after the other: side by side they would share each step, and neither would be itself.
         view = views[i];
-        await this.#runAnswer(conversation, turn, one, {view, body, signal});
+        // Neither finds its prompt in the cache, where the other one or an earlier turn has left it.
+        const asked = compared ? {...body, cache_salt: newId()} : body;
+        await this.#runAnswer(conversation, turn, one, {view, body: asked, signal});
       }
       const [first] = turn.answers;
       if (turn.answers.length > 1) this.#page.showReadout(first.answer);
       this.#announceEnd(first.answer, signal.aborted);
     } catch (error) {
-      this.#showFailure(turn, view, error);
+      this.#showFailure(view, error, () => this.#tryAgain(turn, continued));
     } finally {
       for (const unused of views.slice(views.indexOf(view) + 1)) unused.element.remove();
       if (compared) this.#showVerdict(turn);
@@ -224,17 +254,19 @@ export class Chat {
         // Another conversation may be on the screen by now, with a request of its own.
         if (this.#running !== controller) return;
         this.#endRunning();
-        this.#page.root.scrollTop = this.#page.root.scrollHeight;
+        this.#page.follower.keep();
       });
     }
   }
 
   // Streams one answer into its view. Throws what streamChat throws, except that a stopped answer is an answer.
   async #runAnswer(conversation, turn, one, {view, body, signal}) {
-    one.answer = new Answer(performance.now());
-    turn.answers.push(one);
+    if (!one.answer) turn.answers.push(one);
+    one.answer = one.answer?.resumed(performance.now()) ?? new Answer(performance.now());
+    one.notes = [];
+    view.update(one.answer);
     view.begin();
-    const drawer = frameDrawer(this.#page.root, () => {
+    const drawer = frameDrawer(this.#page.follower, () => {
       view.update(one.answer);
       if (conversation === this.#conversation) this.#page.showReadout(one.answer);
     });
@@ -259,16 +291,16 @@ export class Chat {
         throw error;
       }
     }
-    one.notes = notesOn(one, signal.aborted);
+    one.notes = notesOn(one, signal.aborted, this.#isFull(one.answer));
     view.finish(one.answer, this.#footOf(turn, one));
     drawer.now();
   }
 
-  #showFailure(turn, view, error) {
+  #showFailure(view, error, retry) {
     if (!(error instanceof ApiFailure)) console.error(error);
     const sentence = error instanceof ApiFailure ? error.message : `The page failed on this answer: ${error.message}`;
-    view.fail(sentence, () => this.#tryAgain(turn));
-    if (error.status === 401) this.#page.askForKey(error.message, () => this.#tryAgain(turn));
+    view.fail(sentence, retry);
+    if (error.status === 401) this.#page.askForKey(error.message, retry);
   }
 
   #announceEnd(answer, stopped) {
@@ -333,10 +365,12 @@ function recordOf({id, created, turns}) {
 }
 
 // The notes are what the reader could otherwise misread.
-function notesOn({speculative, answer}, stopped) {
+function notesOn({speculative, answer}, stopped, full) {
   const notes = [];
   if (stopped) notes.push('Stopped.');
-  if (answer.finish === 'length') notes.push('Cut off at the token limit.');
+  if (answer.finish === 'length') {
+    notes.push(full ? 'Cut off: the model’s context is full.' : 'Cut off at the token limit.');
+  }
   if (answer.finish !== null && !answer.trace.reported) {
     notes.push('This server does not report its blocks, so none are drawn.');
   }
@@ -348,8 +382,8 @@ function notesOn({speculative, answer}, stopped) {
 }
 
 // Draws at most once a frame, however many chunks arrive, and takes at most a third of the time: a long list is read anew
-// each time. Follows the text if the reader is at its end.
-function frameDrawer(root, draw) {
+// each time.
+function frameDrawer(follower, draw) {
   let asked = 0;
   let timer = 0;
   let next = 0; // not before
@@ -358,9 +392,9 @@ function frameDrawer(root, draw) {
     clearTimeout(timer);
     asked = timer = 0;
     const start = performance.now();
-    const follows = root.scrollHeight - root.scrollTop - root.clientHeight < 120;
+    follower.look();
     draw();
-    if (follows) root.scrollTop = root.scrollHeight;
+    follower.keep();
     const end = performance.now();
     next = end + 2 * (end - start);
   };

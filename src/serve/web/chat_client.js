@@ -71,7 +71,7 @@ export async function* streamChat(body, {key, signal}) {
   const response = await send('v1/chat/completions', key, {
     method: 'POST',
     headers: {'Content-Type': 'application/json'},
-    body: JSON.stringify({...body, stream: true, stream_options: {include_usage: true}}),
+    body: JSON.stringify({...body, stream: true, stream_options: {include_usage: true, continuous_usage_stats: true}}),
     signal,
   });
   const payloads = eventPayloads(response.body);

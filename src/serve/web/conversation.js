@@ -138,7 +138,7 @@ export class AnswerView {
     this.#strip = new Strip(strip, blockSize);
     const list = make('dl', 'figures');
     for (const [name, label] of kFigures) {
-      const pair = list.appendChild(make('div'));
+      const pair = list.appendChild(make('div', ['length', 'share'].includes(name) ? 'of-blocks' : ''));
       this.#figures[name] = make('dd', '', '–');
       this.#figures[name].dataset.figure = name;
       pair.append(make('dt', '', label), this.#figures[name]);
@@ -164,8 +164,9 @@ export class AnswerView {
     for (const [name, , text] of kFigures) this.#figures[name].textContent = text(answer);
   }
 
-  // `notes`: sentences about this answer. `regenerate`: null where that is another answer's.
-  finish(answer, {seed, notes, regenerate}) {
+  // `notes`: sentences about this answer. `goOn`: null where it is complete. `regenerate`: null where that is another
+  // answer's.
+  finish(answer, {seed, notes, goOn, regenerate}) {
     this.update(answer);
     this.element.setAttribute('aria-busy', 'false');
     for (const note of notes) this.#foot.append(make('p', 'note', note));
@@ -173,6 +174,7 @@ export class AnswerView {
     if (answer.trace.content !== '') {
       actions.append(makeButton('Copy', (button) => copyText(answer.trace.content, button)));
     }
+    if (goOn) actions.append(makeButton('Continue', goOn));
     if (regenerate) actions.append(makeButton('Regenerate', regenerate));
     actions.append(make('span', 'seed', `seed ${seed}`));
     this.#foot.append(actions);

@@ -8,13 +8,42 @@ import {readTree} from './vendor/markdown.js';
 // Reads from offset `from` on, where a block begins. All offsets are those of `source`.
 export function parseMarkdown(source, from = 0) {
   const text = source.slice(from);
-  const masked = maskFormulas(text);
+  const masked = maskFormulas(maskTooManyMarks(text));
   const reader = new Reader(text, masked, from);
   return readTree(masked).children.map((node) => reader.block(node));
 }
 
 const kMostDepth = 24; // of blocks in blocks: what a hostile model nests deeper stays text
 const kNoFormula = '\uE000'; // for a dollar that is money
+const kNoMark = '\uE001'; // for what would be a mark
+
+const kMarks = /[*_~`[\]!<>&$\\=]|(?<=\d)[.)]|[-+](?=\s)/g;
+const kFence = /^[\s>]*(?:`{3,}|~{3,})/gm;
+const kMostWork = 4e6; // about a third of a second
+const kContainer = /^\s*(?:[-+*>]|\d+[.)])/;
+const kMostContainers = 1000; // quotes, lists and items with empty lines around them
+
+// The reader compares the marks of a paragraph with one another, and nests containers as deep as their marks do: sixty
+// thousand stars would take it a minute. A stretch between empty lines that would take too long is text without marks,
+// of the same length. Fences stay: what looks like marks is code there.
+function maskTooManyMarks(text) {
+  let work = kMostWork;
+  let containers = 0;
+  const parts = text.split(/(\n[ \t>]*(?=\n))/);
+  const masked = parts.map((part) => {
+    const marks = part.match(kMarks)?.length ?? 0;
+    if (kContainer.test(part)) ++containers;
+    if (marks ** 2 <= work && containers <= kMostContainers) {
+      work -= marks ** 2;
+      return part;
+    }
+    const fences = [...part.matchAll(kFence)];
+    const ends = [...fences.map(({index}) => index), part.length];
+    const outside = (i) => part.slice(i === 0 ? 0 : ends[i - 1] + fences[i - 1][0].length, ends[i]);
+    return ends.map((_, i) => (i === 0 ? '' : fences[i - 1][0]) + outside(i).replace(kMarks, kNoMark)).join('');
+  });
+  return masked.join('');
+}
 
 // The same length, with $$ or $ for the other marks of formulas, and without the dollars that mark none.
 function maskFormulas(text) {

@@ -76,6 +76,16 @@ export class Settings {
     return this.#card.block_size ?? 16;
   }
 
+  // Whether it drafts, as far as the server tells.
+  get speculates() {
+    return (this.#card.block_size ?? 2) > 1;
+  }
+
+  // Tokens that the model's context holds; null where the server does not tell.
+  get contextLength() {
+    return this.#models.get(this.model)?.max_model_len ?? null;
+  }
+
   get #card() {
     return this.#models.get(this.model)?.volley ?? {};
   }
@@ -95,8 +105,17 @@ export class Settings {
     const schema = this.#schema.check();
     if (schema === undefined) return {fields, field: this.#form.elements.schema};
     if (schema) fields.response_format = {type: 'json_schema', json_schema: {name: 'answer', schema}};
+    this.#addChatSampling(fields);
     this.#readThinking(fields);
     return {fields, field: null};
+  }
+
+  // What chats should ask for where nothing is said, as far as the server would not take it by itself.
+  #addChatSampling(fields) {
+    const {default_sampling: usual = {}, chat_sampling: chat = {}} = this.#card;
+    for (const [name, value] of Object.entries(chat)) {
+      if (value !== usual[name] && fields[name] === undefined) fields[name] = value;
+    }
   }
 
   // Only what the model's template reads, and only where it is not what the template does by itself.
@@ -121,15 +140,14 @@ export class Settings {
     this.#showDefaults();
   }
 
-  // An empty field shows the value that the server takes for it.
+  // An empty field shows the value that is taken for it.
   #showDefaults() {
-    const {default_sampling: sampling = {}, thinking = null, reasoning_effort: readsEffort = false} = this.#card;
+    const {default_sampling: usual = {}, chat_sampling: sampling = usual, thinking = null, reasoning_effort: readsEffort = false} = this.#card;
     for (const [name, value] of Object.entries(sampling)) {
       const off = name === 'top_k' && value < 1;
       if (this.#form.elements[name]) this.#form.elements[name].placeholder = off ? 'off' : String(value);
     }
-    const most = this.#models.get(this.model)?.max_model_len;
-    if (most) this.#form.elements.max_tokens.placeholder = `up to ${most}`;
+    if (this.contextLength) this.#form.elements.max_tokens.placeholder = `up to ${this.contextLength}`;
     this.#thinking.closest('label').hidden = thinking === null;
     const stored = kept.get('localStorage', kThinking);
     this.#thinking.checked = stored === null ? thinking === true : stored === 'on';

@@ -1,10 +1,11 @@
-// What the schemes share: the tensors of one matrix, and sentences about them. Private to this folder.
+// Helpers of all schemes: the tensors of one matrix, and sentences about them. Private to this folder.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 
 #include "weights/schemes/schemes.h"
+#include "weights/shape_text.h"
 
 namespace volley::weights {
 
@@ -29,19 +30,19 @@ class Finder {
   std::optional<TensorInfo> info(const std::string& suffix) const { return files_->info(name(suffix)); }
   bool has(const std::string& suffix) const { return info(suffix).has_value(); }
 
-  // Rows of the site's matrix, and of the stack's matrix that it is part of, and which of these is its first.
+  // The rows of the site's matrix, the rows of the stack's matrix that contains it, and the first of its rows there.
   int64_t whole_rows() const { return site_.rows * site_.parts; }
   int64_t first_row() const { return site_.index % site_.parts * site_.rows; }
 
-  // Whether M.suffix is there with one of these dtypes and, of this matrix, that shape.
+  // Whether M.suffix exists with one of these dtypes and, for this matrix, that shape.
   Status check(const std::string& suffix, const std::vector<std::string>& dtypes, const Shape& shape) const;
-  // The part of M.suffix that is of the stack's matrix; the whole tensor without a stack.
+  // The stack's matrix within M.suffix; the whole tensor without a stack.
   Result<SourceTensor> read(const std::string& suffix) const;
-  // The same as floats: of F32, F16, BF16, F8_E4M3, and of F8_E8M0 and U8 powers of two.
+  // The same as floats: from F32, F16, BF16 and F8_E4M3, and powers of two from F8_E8M0 and U8.
   Result<std::vector<float>> read_floats(const std::string& suffix) const;
-  // Bytes in the file of this matrix's part of the tensors.
+  // Bytes in the file of this matrix's part of its tensors.
   int64_t bytes(const std::vector<std::string>& suffixes) const;
-  // Which group size gives `groups` scales for a row of this many columns; 0 for one scale. An error names `suffix`.
+  // The group size that gives `groups` scales for a row of this many columns; 0 for one scale. An error names `suffix`.
   Result<int32_t> group_for(const std::string& suffix, int64_t groups) const;
 
   Error missing(const std::string& suffix, const std::string& what) const;
@@ -54,11 +55,10 @@ class Finder {
   CodeSite site_;
 };
 
-std::string shape_text(const Shape& shape);
 float float_at(const std::byte* data, const std::string& dtype, int64_t i);
 int32_t int_at(const std::byte* data, int64_t i);
 
-// One for each family of layouts; REQUIRES: what find_codes() looked at to choose it.
+// One for each family of layouts. REQUIRES: the tensors by which find_codes() chose it.
 Result<std::optional<Codes>> find_fp8(const Finder& finder);
 Result<std::optional<Codes>> find_packed_int4(const Finder& finder);
 Result<std::optional<Codes>> find_awq(const Finder& finder);

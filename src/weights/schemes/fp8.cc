@@ -5,7 +5,7 @@ namespace volley::weights {
 namespace {
 
 struct Fp8Layout {
-  int64_t first_row = 0;  // of the scales' matrix
+  int64_t first_row = 0;  // of the matrix of scales
   int64_t block_rows = 0, block_columns = 0;
   int64_t scale_columns = 0;
 };

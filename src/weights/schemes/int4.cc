@@ -27,7 +27,7 @@ class Int4Matrix : public CodedMatrix {
     return {};
   }
 
-  // Which group each column is of. Where the format says that groups lie side by side, they must.
+  // The group of each column. Where the format says that groups lie side by side, this is checked.
   Status read_order(const Finder& finder, const char* suffix, int64_t groups) {
     VOLLEY_ASSIGN(const SourceTensor order, finder.read(suffix));
     group_of_column_.resize(static_cast<size_t>(columns()));
@@ -74,7 +74,7 @@ class AwqMatrix final : public Int4Matrix {
   AwqMatrix(const CodeFormat& format, const Finder& finder) : Int4Matrix(format, finder), n_(finder.rows()) {}
   void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const override {
     const int64_t row = place.row;
-    constexpr std::array<int64_t, kPerWord> kNibble = {0, 4, 1, 5, 2, 6, 3, 7};  // of an output in its word
+    constexpr std::array<int64_t, kPerWord> kNibble = {0, 4, 1, 5, 2, 6, 3, 7};  // an output's place in its word
     const int64_t words = n_ / kPerWord, word = row / kPerWord, of_row = kNibble[row % kPerWord];
     for (int64_t i = place.first; i < place.first + place.n; ++i) {
       *codes++ = nibble(code_word(i * words + word), of_row);
@@ -121,7 +121,7 @@ CodeFormat int4_format(int32_t group, bool zeros, bool scattered) {
   return format;
 }
 
-// Groups that the scales' dimension `at` says.
+// The number of groups, from dimension `at` of the scales.
 Result<int32_t> group_by_scales(const Finder& finder, const char* scales, size_t at) {
   const std::optional<TensorInfo> found = finder.info(scales);
   if (!found) return finder.missing(scales, "which holds the scales of its 4-bit codes");
@@ -130,7 +130,7 @@ Result<int32_t> group_by_scales(const Finder& finder, const char* scales, size_t
   return finder.group_for(scales, found->shape[at]);
 }
 
-// What AWQ and GPTQ share: codes with words along one dimension, scales and zero points by group first.
+// The common part of AWQ and GPTQ: codes with words along one dimension, scales and zero points ordered by group first.
 Result<std::optional<Codes>> find_by_group(const Finder& finder, const Shape& codes, bool scattered) {
   const int64_t n = finder.rows(), k = finder.columns();
   VOLLEY_RETURN_IF_ERROR(finder.check("qweight", {"I32"}, codes));

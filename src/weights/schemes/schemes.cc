@@ -15,7 +15,7 @@ size_t element_size(const std::string& dtype) {
   return dtype == "I64" ? 8 : 1;
 }
 
-// Beside codes.
+// Suffixes of tensors beside codes.
 constexpr std::array kBeside = {".weight_scale_inv",
                                 ".weight_scale",
                                 ".weight_scale_2",
@@ -37,7 +37,7 @@ constexpr std::array kBeside = {".weight_scale_inv",
                                 "_proj_scales",
                                 "_proj_scale_inv",
                                 "_proj_scale"};
-// Instead of ".weight", or of a stack's name.
+// Suffixes that replace ".weight", or follow a stack's name.
 constexpr std::array kInstead = {std::pair{".weight_packed", ".weight"}, std::pair{".qweight", ".weight"},
                                  std::pair{"_proj_blocks", "_proj"}};
 
@@ -77,12 +77,6 @@ Result<SourceTensor> Checkpoint::bytes(std::string_view name, uint64_t, uint64_t
 
 Result<std::shared_ptr<const CodedMatrix>> Checkpoint::coded(std::string_view name, std::span<const int64_t>) const {
   return not_found(origin() + " has no codes of \"" + std::string(name) + "\".");
-}
-
-std::string shape_text(const Shape& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
 }
 
 float float_at(const std::byte* data, const std::string& dtype, int64_t i) {

@@ -1,6 +1,6 @@
 // How the files of quantised checkpoints hold a matrix: which tensors are its codes, scales and zero points, and in
-// what layout. That a matrix is quantised, its tensors say; lists of modules that a config.json leaves alone only
-// repeat it.
+// what layout. The tensors themselves show whether a matrix is quantised; a config.json's list of plain modules only
+// repeats it.
 //
 //   FP8        M.weight F8_E4M3 [n, k], M.weight_scale_inv or M.weight_scale: one, one a row, or one a block
 //   integers   M.weight_packed I32 [n, k / 8], M.weight_scale [n, groups], M.weight_zero_point I32 [n / 8, groups]
@@ -20,25 +20,25 @@
 
 namespace volley::weights {
 
-// What quantization_config says that tensors do not.
+// The facts of quantization_config that tensors do not show.
 struct Quantisation {
   enum class Integers { kPacked, kAwq, kGptq };
 
   std::string name;                           // for people: "fp8", "gptq"; empty: matrices are plain
-  int32_t block_rows = 0, block_columns = 0;  // of FP8 in blocks; 0: there are none
-  std::vector<int32_t> groups = {};           // columns of a group of integers; what M's shapes choose from
+  int32_t block_rows = 0, block_columns = 0;  // block size of FP8 in blocks; 0: no blocks
+  std::vector<int32_t> groups = {};           // columns of a group of integers, where M's shapes allow several
   Integers integers = Integers::kPacked;
   bool act_order = false;       // GPTQ: columns of a group may lie anywhere, as M.g_idx says
   bool zeros_less_one = false;  // zero points are stored less 1 (the first format of GPTQ)
-  std::string kv_format = {};   // for people: what scales of keys and values are for; empty: e4m3
+  std::string kv_format = {};   // for people: the type that scales of keys and values are for; empty: e4m3
 };
 
-// Where a matrix [rows, columns] lies in the files.
+// The place of a matrix [rows, columns] in the files.
 struct CodeSite {
   std::string module;  // its tensors' names without ".weight"; of a stack the whole tensor's name
   bool stacked = false;
-  int64_t count = 1, parts = 1;  // of a stack: matrices that it is of, each of so many parts
-  int64_t index = 0;             // among its count * parts
+  int64_t count = 1, parts = 1;  // of a stack: its number of matrices, and the parts of each
+  int64_t index = 0;             // index among its count * parts
   int64_t rows = 0, columns = 0;
 };
 
@@ -47,13 +47,13 @@ struct Codes {
   std::function<Result<std::shared_ptr<const CodedMatrix>>()> open;
 };
 
-// The codes of that matrix; no value where it is plain, or missing. Errors as Checkpoint::code_format().
+// The codes of that matrix; no value if it is plain or missing. Errors as Checkpoint::code_format().
 Result<std::optional<Codes>> find_codes(std::shared_ptr<const Checkpoint> files, const Quantisation& quantisation,
                                         const CodeSite& site);
 
-// Whether the files have codes under another name than `weight`, in its place.
+// Whether the files have codes in place of `weight`, under another name.
 bool has_codes(const Checkpoint& files, const std::string& weight);
-// Names of codes become those of the weights that they stand for; those of scales and the like go.
+// Replaces names of codes by those of the weights that they stand for, and removes those of scales and the like.
 void keep_weights_alone(std::vector<std::string>& names);
 
 }  // namespace volley::weights

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 
-import { key, load, model, serve, sorted, sortText, storyText } from './support.mjs';
+import { key, load, model, serve, sorted, sortText, storyText, zone } from './support.mjs';
 
 const { default: Anthropic } = await load('@anthropic-ai/sdk');
 
@@ -16,15 +16,7 @@ before(async () => {
 after(() => server.stop());
 
 const sort = { model, max_tokens: 50, temperature: 0, messages: [{ role: 'user', content: sortText }] };
-const clock = {
-  name: 'clock',
-  input_schema: {
-    type: 'object',
-    properties: { zone: { type: 'string', enum: ['CET', 'UTC'] } },
-    required: ['zone'],
-    additionalProperties: false,
-  },
-};
+const clock = { name: 'clock', input_schema: zone };
 
 test('text, whole and streamed', async () => {
   const whole = await client.messages.create(sort);

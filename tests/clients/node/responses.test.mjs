@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 
-import { key, load, model, serve, sorted, sortText, storyText } from './support.mjs';
+import { key, load, model, serve, sorted, sortText, storyText, zone } from './support.mjs';
 
 const { default: OpenAI } = await load('openai');
 const { createOpenAI } = await load('@ai-sdk/openai');
@@ -19,17 +19,7 @@ before(async () => {
 
 after(() => server.stop());
 
-const clock = {
-  type: 'function',
-  name: 'clock',
-  strict: true,
-  parameters: {
-    type: 'object',
-    properties: { zone: { type: 'string', enum: ['CET', 'UTC'] } },
-    required: ['zone'],
-    additionalProperties: false,
-  },
-};
+const clock = { type: 'function', name: 'clock', strict: true, parameters: zone };
 
 test('openai: create, stream, a conversation that goes on', async () => {
   const whole = await client.responses.create({ model, input: sortText, temperature: 0 });
@@ -55,6 +45,41 @@ test('openai: a call of a tool', async () => {
   assert.equal(output.length, 1);
   assert.equal(output[0].type, 'function_call');
   assert.ok(['CET', 'UTC'].includes(JSON.parse(output[0].arguments).zone));
+});
+
+// What coding agents send, and the model's calls of it, written for it with a grammar of a single text.
+test('openai: custom tools and namespaces, whole and streamed', async () => {
+  const patch = '*** Begin Patch\n+"é😀\\\t\n*** End Patch\n';
+  const call = (name, args) => `<tool_call>\n{"name": "${name}", "arguments": ${JSON.stringify(args)}}\n</tool_call>`;
+  const text = `${call('apply_patch', { input: patch })}\n${call('crm__find', { id: 5 })}`;
+  const request = {
+    model,
+    input: storyText,
+    store: false,
+    max_output_tokens: 200,
+    include: ['reasoning.encrypted_content'],
+    tools: [
+      { type: 'custom', name: 'apply_patch', format: { type: 'text' } },
+      {
+        type: 'namespace', name: 'crm', description: 'Customers.',
+        tools: [{ type: 'function', name: 'find', parameters: { type: 'object' }, strict: false }],
+      },
+      { type: 'web_search' },
+    ],
+    structured_outputs: { grammar: `start: ${JSON.stringify(text)}\n` },
+  };
+  const whole = await client.responses.create(request);
+  const stream = client.responses.stream(request);
+  const deltas = [];
+  for await (const event of stream) {
+    if (event.type === 'response.custom_tool_call_input.delta') deltas.push(event.delta);
+  }
+  assert.equal(deltas.join(''), patch);
+  for (const { output } of [whole, await stream.finalResponse()]) {
+    assert.deepEqual(output.map((item) => item.type), ['custom_tool_call', 'function_call']);
+    assert.equal(output[0].input, patch);
+    assert.deepEqual([output[1].name, output[1].namespace], ['find', 'crm']);
+  }
 });
 
 test('openai: errors', async () => {

@@ -16,6 +16,12 @@ export const model = 'pocket';
 export const key = 'secret';
 export const sortText = 'Sort these numbers: 50, 49, 35, 79.';
 export const storyText = 'Tell me a story about a dog and a ladder.';
+export const zone = {
+  type: 'object',
+  properties: { zone: { type: 'string', enum: ['CET', 'UTC'] } },
+  required: ['zone'],
+  additionalProperties: false,
+};
 export const sorted = '35, 49, 50, 79';
 
 // A server on a free port that wants the key: its address, and how to end it.

@@ -32,9 +32,10 @@ const delta = (fields, finish = null) => ({
   choices: [{index: 0, delta: fields, logprobs: null, finish_reason: finish}],
 });
 
-// `script`: {steps, pauseMs, blocks: false, honoursSwitch: false, key, models, card, refusal, breakAfter, loading}, where
-// `loading` is how many requests find the model still being loaded, and `card` what the list of models says beside its
-// names. `requests` keeps the bodies.
+// `script`: {steps, more, finish, promptTokens, pauseMs, blocks: false, honoursSwitch: false, key, models, card,
+// refusal, breakAfter, loading}, where `more` are the steps of a request that goes on with an answer, `loading` is how
+// many requests find the model still being loaded, and `card` what the list of models says beside its names. `requests`
+// keeps the bodies.
 export async function startMock(script) {
   const state = {script, requests: [], aborted: 0};
   const server = createServer((request, response) => {
@@ -103,12 +104,13 @@ function plainSteps(steps) {
 async function stream(state, request, response) {
   const {script} = state;
   const plain = request.volley?.speculation === false && script.honoursSwitch !== false;
-  const steps = plain ? plainSteps(script.steps) : script.steps;
+  const scripted = request.continue_final_message ? script.more : script.steps;
+  const steps = plain ? plainSteps(scripted) : scripted;
   response.on('close', () => (state.aborted += response.writableFinished ? 0 : 1));
   response.writeHead(200, {'Content-Type': 'text/event-stream'});
   response.write(chunk(delta({role: 'assistant', content: ''})));
   const usage = {
-    prompt_tokens: 7,
+    prompt_tokens: script.promptTokens ?? 7,
     completion_tokens: 0,
     completion_tokens_details: {accepted_prediction_tokens: 0, rejected_prediction_tokens: 0},
   };
@@ -123,10 +125,10 @@ async function stream(state, request, response) {
     usage.completion_tokens_details.rejected_prediction_tokens += step.drafted - step.accepted;
     const content = step.content ?? step.pieces.join('');
     const said = step.thoughts === undefined ? {content} : {reasoning_content: step.thoughts, reasoning: step.thoughts};
-    response.write(chunk({...delta(said), ...(script.blocks === false ? {} : {volley: step})}));
+    response.write(chunk({...delta(said), usage, ...(script.blocks === false ? {} : {volley: step})}));
     if (script.pauseMs) await delay(script.pauseMs);
   }
-  response.write(chunk(delta({}, 'stop')));
+  response.write(chunk(delta({}, script.finish ?? 'stop')));
   response.end(chunk({choices: [], usage}) + 'data: [DONE]\n\n');
 }
 

@@ -1,0 +1,43 @@
+#include "apps/cli/known_drafters.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace volley::apps {
+namespace {
+
+struct Pair {
+  std::string_view target, drafter;  // target in lower case, without who published it
+};
+
+// docs/models.md has the same pairs, with licences and sizes.
+constexpr Pair kPairs[] = {
+    {"qwen3-4b", "z-lab/Qwen3-4B-DFlash-b16"},
+    {"qwen3-8b", "z-lab/Qwen3-8B-DFlash-b16"},
+    {"llama-3.1-8b-instruct", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"},
+    {"meta-llama-3.1-8b-instruct", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"},
+    {"qwen3-coder-30b-a3b-instruct", "z-lab/Qwen3-Coder-30B-A3B-DFlash"},
+    {"qwen3-coder-next", "z-lab/Qwen3-Coder-Next-DFlash"},
+    {"qwen3.5-4b", "z-lab/Qwen3.5-4B-DFlash"},
+    {"qwen3.5-9b", "z-lab/Qwen3.5-9B-DFlash"},
+    {"qwen3.5-27b", "z-lab/Qwen3.5-27B-DFlash"},
+    {"qwen3.5-35b-a3b", "z-lab/Qwen3.5-35B-A3B-DFlash"},
+    {"qwen3.6-27b", "z-lab/Qwen3.6-27B-DFlash"},
+    {"qwen3.6-35b-a3b", "z-lab/Qwen3.6-35B-A3B-DFlash"},
+    {"gpt-oss-20b", "z-lab/gpt-oss-20b-DFlash"},
+    {"gpt-oss-120b", "z-lab/gpt-oss-120b-DFlash"},
+};
+
+}  // namespace
+
+std::optional<std::string> known_drafter(std::string_view target) {
+  while (target.ends_with('/')) target.remove_suffix(1);
+  std::string name(target.substr(target.rfind('/') + 1));  // npos + 1 is 0
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (name.ends_with("-fp8")) name.resize(name.size() - 4);
+  const auto found = std::ranges::find(kPairs, name, &Pair::target);
+  if (found == std::end(kPairs)) return std::nullopt;
+  return std::string(found->drafter);
+}
+
+}  // namespace volley::apps

@@ -1,0 +1,275 @@
+"""Writes the DFlash 2 drafters of tests/data/drafters: the network and its selector once and slowly, from docs/dflash.md,
+in float64. Needs numpy; run it from anywhere. What it takes of the targets (prompts, layers, embeddings) is there already.
+"""
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+
+DATA = Path(__file__).resolve().parent.parent / "tests" / "data"
+CONTEXTS = (1, 9, 40)
+
+Tensors = dict[str, np.ndarray]
+
+
+def to_bf16(x: np.ndarray) -> np.ndarray:
+    """Its bits, rounded to the nearest, ties to even."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def of_bf16(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def read_tensors(path: Path) -> Tensors:
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        raw = data[8 + size + begin : 8 + size + end]
+        values = np.frombuffer(raw, np.float32) if entry["dtype"] == "F32" else of_bf16(np.frombuffer(raw, np.uint16))
+        tensors[name] = values.reshape(entry["shape"])
+    return tensors
+
+
+def write_tensors(folder: Path, tensors: Tensors):
+    """uint16 is bf16."""
+    folder.mkdir(parents=True, exist_ok=True)
+    header, body = {"__metadata__": {"format": "pt"}}, b""
+    for name, tensor in sorted(tensors.items()):
+        raw = np.ascontiguousarray(tensor).tobytes()
+        dtype = "BF16" if tensor.dtype == np.uint16 else "F32"
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [len(body), len(body) + len(raw)]}
+        body += raw
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def write_json(path: Path, value):
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def rms_norm(x, weight, eps):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def rotate(x, positions, theta):
+    """x: [rows, heads, head_dim]; angles in float32, as transformers computes them."""
+    dim = x.shape[-1]
+    frequencies = (1 / np.float32(theta) ** (np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))).astype(np.float32)
+    angle = np.asarray(positions, np.float32)[:, None] * frequencies
+    cos, sin = (np.tile(f(angle), 2).astype(np.float64)[:, None] for f in (np.cos, np.sin))
+    first, second = np.split(x, 2, axis=-1)
+    return x * cos + np.concatenate((-second, first), -1) * sin
+
+
+def convolve(x, base, coefficients):
+    """x: [rows, H]; base: [taps, H]; coefficients: [rows, taps, H / group]."""
+    taps, hidden = base.shape
+    kernel = base + np.repeat(coefficients, hidden // coefficients.shape[-1], axis=-1)
+    y = np.zeros_like(x)
+    for row in range(len(x)):
+        for o in range(min(taps, row + 1)):
+            y[row] += kernel[row, o] * x[row - o]
+    return y
+
+
+def visible(config, layer, context, block):
+    query, key = np.arange(context, context + block)[:, None], np.arange(context + block)[None]
+    mask = np.ones((block, context + block), bool)
+    if config["is_causal"]:
+        mask &= key <= query
+    if config["layer_types"][layer] == "sliding_attention":
+        mask &= abs(query - key) < config["sliding_window"]
+    return mask
+
+
+def draft_hidden(config, w: Tensors, features, block, mistake=""):
+    """Final hidden states [block, hidden]. block: embeddings of its tokens, scaled. mistake: one that others made."""
+    own, eps, dim = config["dflash_config"], config["rms_norm_eps"], config["head_dim"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    x, context, rows = block, len(features), len(block)
+    taps = own["conv_kernel_size"]
+    known = rms_norm(features @ w["fc.weight"].T, w["hidden_norm.weight"], eps)
+    for layer in range(config["num_hidden_layers"]):
+        def p(name):
+            return w[f"layers.{layer}.{name}"]
+
+        def kernels(name, h):
+            if mistake == "convolved coefficients":
+                h = convolve(h, p(f"{name}.base_kernel")[0], np.zeros((rows, taps, 1)))
+            return p(f"{name}.base_kernel"), (h @ p(f"{name}.kernel_projection.weight").T).reshape(rows, 2, taps, -1)
+
+        h = rms_norm(x, p("input_layernorm.weight"), eps)
+        base, own_part = kernels("attention_conv", h)
+        h = convolve(h, base[0], own_part[:, 0])
+        source = np.concatenate((known, h))
+        if mistake == "context before the block":
+            source[context] += base[0, 1] * known[-1]
+        q = (h @ p("self_attn.q_proj.weight").T).reshape(-1, heads, dim)
+        k = (source @ p("self_attn.k_proj.weight").T).reshape(-1, kv_heads, dim)
+        v = (source @ p("self_attn.v_proj.weight").T).reshape(-1, kv_heads, dim)
+        positions, theta = np.arange(context + rows), config["rope_theta"]
+        q = rotate(rms_norm(q, p("self_attn.q_norm.weight"), eps), positions[context:], theta)
+        k = rotate(rms_norm(k, p("self_attn.k_norm.weight"), eps), positions, theta)
+        k, v = (np.repeat(t, heads // kv_heads, axis=1) for t in (k, v))
+        scores = np.einsum("qhd,khd->hqk", q, k) * dim**-0.5
+        scores = np.where(visible(config, layer, context, rows), scores, -np.inf)
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        a = np.einsum("hqk,khd->qhd", shares, v).reshape(rows, -1) @ p("self_attn.o_proj.weight").T
+        x = x + convolve(a, base[1], own_part[:, 1])
+        h = rms_norm(x, p("post_attention_layernorm.weight"), eps)
+        base, own_part = kernels("mlp_conv", h)
+        h = convolve(h, base[0], own_part[:, 0])
+        gate, up = h @ p("mlp.gate_proj.weight").T, h @ p("mlp.up_proj.weight").T
+        x = x + convolve((gate / (1 + np.exp(-gate)) * up) @ p("mlp.down_proj.weight").T, base[1], own_part[:, 1])
+    return rms_norm(x, w["norm.weight"], eps)
+
+
+def draft_logits(config, hidden, head):
+    own = config["dflash_config"]
+    logits = own.get("output_multiplier", 1) * (hidden @ head.T)
+    cap = own.get("final_logit_softcapping")
+    return cap * np.tanh(logits / cap) if cap else logits
+
+
+def select(config, w: Tensors, hidden, logits, last, feedback=True):
+    """The greedy walk over rows 1 and on; and by how much each choice was clear."""
+    own, tokens, margin = config["dflash_config"], [], math.inf
+    for h, row in zip(hidden[1:], logits[1:]):
+        best = np.argsort(-row, kind="stable")
+        candidates = best[: own["selector_top_k"]]
+        margin = min(margin, row[candidates[-1]] - row[best[len(candidates)]])
+        wanted = w["candidate_selector.predecessor_codebook"][last] * (w["candidate_selector.hidden_projection.weight"] @ h)
+        scores = row[candidates] + w["candidate_selector.successor_codebook"][candidates] @ wanted
+        chosen = int(candidates[np.argmax(scores)])
+        first, second = np.sort(scores)[:-3:-1]
+        margin = min(margin, first - second)
+        tokens.append(chosen)
+        last = chosen if feedback else last
+    return tokens, margin
+
+
+def drafter_config(target, heads, kv_heads, head_dim, ffn, types, own, **more):
+    t = json.loads((DATA / "targets" / target / "config.json").read_text())
+    return {"architectures": ["DFlash2DraftModel"], "model_type": "qwen3", "hidden_size": t["hidden_size"],
+            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
+            "intermediate_size": ffn, "vocab_size": t["vocab_size"], "num_hidden_layers": len(types),
+            "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False, "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 256, "rope_theta": 10000.0, "layer_types": types, "sliding_window": 6,
+            "use_sliding_window": True, "num_target_layers": t["num_hidden_layers"], "dflash_config": own, **more}
+
+
+def in_speculators_format(config):
+    own = config["dflash_config"]
+    convolution = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+    elsewhere = ("architectures", "dflash_config", "num_target_layers", "is_causal")
+    return {"architectures": ["DFlash2Speculator"], "speculators_model_type": "dflash2",
+            "speculators_config": {"algorithm": "dflash2", "verifier": {"architectures": []}},
+            "aux_hidden_state_layer_ids": [i + 1 for i in own["target_layer_ids"]], "block_size": own["block_size"],
+            "mask_token_id": own["mask_token_id"], "draft_vocab_size": config["vocab_size"],
+            **{key: own[key] for key in convolution},
+            "transformer_layer_config": {k: v for k, v in config.items() if k not in elsewhere}}
+
+
+# name: (target, config, whether its weights are bf16, whether in the speculators library's format)
+DRAFTERS = {
+    "selector": ("plain", drafter_config(
+        "plain", 2, 1, 32, 48, ["sliding_attention", "full_attention"],
+        {"mask_token_id": 127, "target_layer_ids": [0, 1], "block_size": 8, "conv_kernel_size": 2,
+         "conv_group_size": 16, "selector_rank": 12, "selector_top_k": 16}, is_causal=False), True, True),
+    "selector_causal": ("granite_factors", drafter_config(
+        "granite_factors", 4, 2, 16, 40, ["full_attention", "sliding_attention"],
+        {"mask_token_id": 94, "target_layer_ids": [2, 0], "block_size": 12, "conv_kernel_size": 3, "conv_group_size": 8,
+         "selector_rank": 5, "selector_top_k": 7, "output_multiplier": 0.7, "final_logit_softcapping": 2.5,
+         "input_embedding_scale": 0.8}, is_causal=True), False, False),
+}
+
+
+def random_tensors(config, random) -> Tensors:
+    own, hidden = config["dflash_config"], config["hidden_size"]
+    dim, ffn, vocab = config["head_dim"], config["intermediate_size"], config["vocab_size"]
+    q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    taps, groups, rank = own["conv_kernel_size"], hidden // own["conv_group_size"], own["selector_rank"]
+    wide = len(own["target_layer_ids"]) * hidden
+
+    def matrix(rows, columns):
+        return random.standard_normal((rows, columns)) * columns**-0.5
+
+    def norm(n):
+        return 1 + 0.3 * random.standard_normal(n)
+
+    tensors = {"fc.weight": matrix(hidden, wide), "hidden_norm.weight": norm(hidden), "norm.weight": norm(hidden),
+               "candidate_selector.hidden_projection.weight": matrix(rank, hidden),
+               "candidate_selector.predecessor_codebook": random.standard_normal((vocab, rank)),
+               "candidate_selector.successor_codebook": random.standard_normal((vocab, rank))}
+    for layer in range(config["num_hidden_layers"]):
+        own_tensors = {"input_layernorm.weight": norm(hidden), "post_attention_layernorm.weight": norm(hidden),
+                       "self_attn.q_proj.weight": matrix(q, hidden), "self_attn.k_proj.weight": matrix(kv, hidden),
+                       "self_attn.v_proj.weight": matrix(kv, hidden), "self_attn.o_proj.weight": matrix(hidden, q),
+                       "self_attn.q_norm.weight": norm(dim), "self_attn.k_norm.weight": norm(dim),
+                       "mlp.gate_proj.weight": matrix(ffn, hidden), "mlp.up_proj.weight": matrix(ffn, hidden),
+                       "mlp.down_proj.weight": matrix(hidden, ffn)}
+        for conv in ("attention_conv", "mlp_conv"):  # a row's own tap is near one, as training leaves it
+            base = 0.3 * random.standard_normal((2, taps, hidden))
+            base[:, 0] += 1
+            own_tensors[f"{conv}.base_kernel"] = base
+            own_tensors[f"{conv}.kernel_projection.weight"] = 0.3 * matrix(2 * taps * groups, hidden)
+        tensors |= {f"layers.{layer}.{name}": tensor for name, tensor in own_tensors.items()}
+    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+
+
+def make_drafter(seed, name):
+    target_name, config, halves, speculators = DRAFTERS[name]
+    own = config["dflash_config"]
+    weights = read_tensors(DATA / "targets" / target_name / "model.safetensors")
+    made = read_tensors(DATA / "targets" / target_name / "expected" / "model.safetensors")
+    embeddings = weights["model.embed_tokens.weight"]
+    head = weights.get("lm_head.weight", embeddings).astype(np.float64)
+    stored = random_tensors(config, np.random.default_rng(seed))
+    if halves:
+        stored = {n: to_bf16(t) for n, t in stored.items()}
+    w = {n: (of_bf16(t) if halves else t).astype(np.float64) for n, t in stored.items()}
+    folder = DATA / "drafters" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    write_tensors(folder, stored)
+    written = in_speculators_format(config) if speculators else config
+    write_json(folder / "config.json", {**written, "torch_dtype": "bfloat16" if halves else "float32"})
+
+    features = np.concatenate([made["layers"][i] for i in own["target_layer_ids"]], -1)
+    expected, ids = {"features": features}, made["prompt_ids"].astype(int)
+    for context in CONTEXTS:
+        last = int(ids[context]) if context < len(ids) else int(made["logits"][-1].argmax())
+        block = np.array([last] + [own["mask_token_id"]] * (own["block_size"] - 1))
+        rows = own.get("input_embedding_scale", 1) * embeddings[block].astype(np.float64)
+        hidden = draft_hidden(config, w, features[:context].astype(np.float64), rows)
+        logits = draft_logits(config, hidden, head)
+        tokens, margin = select(config, w, hidden, logits, last)
+        moved = int((logits[1:].argmax(-1) != tokens).sum())
+        assert margin > 1e-4 and moved > 0, (name, context, margin, moved)
+        print(name, context, moved, "of", len(tokens), "moved")
+        for mistake in ("convolved coefficients", "context before the block"):
+            wrong = draft_hidden(config, w, features[:context].astype(np.float64), rows, mistake)
+            assert np.linalg.norm(wrong - hidden) > 1e-3 * np.linalg.norm(hidden), (name, context, mistake)
+        assert select(config, w, hidden, logits, last, feedback=False)[0] != tokens
+        expected |= {f"block_ids.{context}": block, f"hidden.{context}": hidden, f"logits.{context}": logits,
+                     f"drafts.{context}": np.array(tokens)}
+    write_tensors(folder / "expected", {n: t.astype(np.float32) for n, t in expected.items()})
+    (folder / "expected" / "target.txt").write_text(target_name + "\n")
+
+
+if __name__ == "__main__":
+    for number, drafter in enumerate(DRAFTERS):
+        make_drafter(3000 + number, drafter)

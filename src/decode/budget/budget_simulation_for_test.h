@@ -1,0 +1,90 @@
+// Rounds of a simulated machine, for tests: times by a formula, outcomes by chance, results that arrive two rounds
+// late. Decisions are carried out by the rule of ops/step.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "decode/budget/measure.h"
+#include "decode/budget/policy.h"
+#include "device/cpu/thread_pool.h"
+#include "ops/step/step.h"
+
+namespace volley::decode {
+
+struct Machine {
+  std::string name;
+  BudgetConfig config;
+  std::vector<CurvePoint> draft, rest;  // seconds of a pass over rows, linear between
+  KvCosts kv;
+  int32_t whole_rows = 1;  // a pass's rows are a multiple of this (recorded graphs: also one of row_buckets)
+
+  RoundSeconds seconds(const RoundShape& shape) const;
+  MeasurePlan plan(int32_t slots) const;
+  CostModel measured(int32_t slots) const;  // by measure_costs()
+};
+
+Machine h200();       // a dense target of 8 billion weights, after docs/benchmarks.md
+Machine cpu();        // one of 0.6 billion on two cores
+Machine small_cpu();  // everything is in its caches: arithmetic costs alone
+
+// The properties of the requests in a round.
+struct SimulatedRequest {
+  RequestId id = 0;
+  double p = 0;       // of acceptance, at every position
+  double odds = 1;    // the drafter's confidence has p's odds times this
+  double noise = 0;   // deviation of its confidence's log odds; only the confidence changes
+  double spread = 0;  // of the log odds of p, from token to token; the drafter knows it
+  int64_t kv_tokens = 128;
+};
+
+struct SimulatedRound {
+  Decision decision;
+  double tokens = 0, seconds = 0;  // expected tokens of the verified rows
+};
+
+class Simulation {
+ public:
+  Simulation(Machine machine, CostModel costs, uint64_t seed);
+
+  // Runs one round of these requests.
+  SimulatedRound round(std::span<const SimulatedRequest> requests);
+  // From now on the simulated times are multiplied by this factor, and each is off by a random factor whose logarithm
+  // has this deviation. The returned seconds are the undisturbed ones.
+  void disturb(double slow, double noise) { slow_ = slow, noise_ = noise; }
+  BudgetPolicy& policy() { return policy_; }
+  const Machine& machine() const { return machine_; }
+
+ private:
+  static constexpr size_t kDelay = 2;  // rounds
+  struct Block {
+    RequestId id;
+    std::vector<float> confidence;
+    int32_t verified, accepted;
+  };
+  struct Flight {
+    RoundShape shape;
+    RoundSeconds seconds;
+    std::vector<Block> blocks;
+  };
+  std::vector<int32_t> share(std::span<const SimulatedRequest> requests, const Decision& decision,
+                             std::span<const Block> blocks);
+  void observe_oldest();
+
+  Machine machine_;
+  BudgetPolicy policy_;
+  std::mt19937_64 dice_;
+  ThreadPool pool_{1};
+  std::deque<Flight> flights_;
+  double slow_ = 1, noise_ = 0;
+};
+
+// Expected tokens a second where each request verifies `draft` tokens in every round.
+double fixed_rate(const Machine& machine, std::span<const SimulatedRequest> requests, int32_t draft);
+// The best of plain decoding and all lengths.
+double best_fixed_rate(const Machine& machine, std::span<const SimulatedRequest> requests);
+
+}  // namespace volley::decode

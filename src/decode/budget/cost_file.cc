@@ -1,0 +1,117 @@
+// A cost model as text, for the cache file.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "decode/budget/cost_model.h"
+
+namespace volley::decode {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormat = 4;
+
+json points_of(const Curve& curve) {
+  json points = json::array();
+  for (const CurvePoint& point : curve.points()) points.push_back({point.x, point.y});
+  return points;
+}
+
+template <typename Factors>
+json values_of(const Factors& factors) {
+  json values = json::array();
+  for (const auto& factor : factors) values.push_back(factor.value);
+  return values;
+}
+
+// False: too few or too many.
+template <typename Factors>
+bool set_values(const json& values, Factors& factors) {
+  for (size_t i = 0; i < factors.size(); ++i) factors[i].value = values.at(i).get<double>();
+  return values.size() == factors.size();
+}
+
+bool usable(double seconds) {
+  return std::isfinite(seconds) && seconds >= 0;
+}
+
+// Throws json::exception if this is no list of points; empty if their values make no sense.
+Curve curve_of(const json& points) {
+  std::vector<CurvePoint> out;
+  for (const json& point : points) {
+    out.push_back({point.at(0).get<double>(), point.at(1).get<double>()});
+    if (!usable(out.back().x) || !usable(out.back().y) || out.back().y == 0) return {};
+  }
+  return Curve(std::move(out));
+}
+
+Error damaged() {
+  return data_loss("The file of a round's costs is damaged: delete it, and they are measured again.");
+}
+
+}  // namespace
+
+// Curves as measured, with the corrections of shapes; the speed of the machine as a whole is not kept.
+std::string CostModel::to_text(std::string_view key) const {
+  json out;
+  out["format"] = kFormat;
+  out["key"] = key;
+  out["draft"] = json::array();
+  for (const DraftCurve& draft : drafts_) {
+    out["draft"].push_back(
+        {{"length", draft.length}, {"factor", draft.factor.value}, {"seconds", points_of(draft.seconds)}});
+  }
+  out["rest"] = points_of(rest_);
+  out["row_factors"] = values_of(row_factors_);
+  out["kv"] = {
+      {"draft", kv_.draft * kv_draft_.value}, {"rest", kv_.rest * kv_rest_.value}, {"row", kv_.row * kv_row_.value}};
+  out["experts"] = {{"layers", experts_.layers},
+                    {"count", experts_.count},
+                    {"top_k", experts_.top_k},
+                    {"seconds", experts_.seconds},
+                    {"factor", experts_differ_.value}};
+  return out.dump(1) + "\n";
+}
+
+Result<CostModel> CostModel::from_text(std::string_view text, std::string_view key) {
+  try {
+    const json in = json::parse(text);
+    if (in.at("format").get<int>() != kFormat || in.at("key").get<std::string>() != key) {
+      return failed_precondition("The costs of a round in this file are those of another device, model or build.");
+    }
+    const json& kv = in.at("kv");
+    CostModel model;
+    model.kv_ = {kv.at("draft").get<double>(), kv.at("rest").get<double>(), kv.at("row").get<double>()};
+    const json& experts = in.at("experts");
+    model.experts_ = {experts.at("layers").get<int32_t>(), experts.at("count").get<int32_t>(),
+                      experts.at("top_k").get<int32_t>(), experts.at("seconds").get<double>()};
+    model.experts_differ_.value = experts.at("factor").get<double>();
+    for (const json& draft : in.at("draft")) {
+      model.drafts_.push_back({draft.at("length").get<int32_t>(), curve_of(draft.at("seconds"))});
+      model.drafts_.back().factor.value = draft.at("factor").get<double>();
+    }
+    model.rest_ = curve_of(in.at("rest"));
+    if (!set_values(in.at("row_factors"), model.row_factors_) || !model.sane()) return damaged();
+    model.forget_variances();
+    return model;
+  } catch (const json::exception&) {
+    return damaged();
+  }
+}
+
+bool CostModel::sane() const {
+  if (rest_.empty() || drafts_.empty() || !usable(kv_.draft) || !usable(kv_.rest) || !usable(kv_.row)) return false;
+  const auto positive = [](const Factor& factor) { return usable(factor.value) && factor.value > 0; };
+  if (!std::ranges::all_of(row_factors_, positive) || !positive(experts_differ_)) return false;
+  const ExpertCosts& e = experts_;
+  if (e.layers < 0 || (e.layers > 0 && (e.top_k < 1 || e.count < e.top_k)) || !usable(e.seconds)) return false;
+  int32_t before = 0;
+  for (const DraftCurve& draft : drafts_) {
+    if (draft.length <= before || draft.seconds.empty() || !positive(draft.factor)) return false;
+    before = draft.length;
+  }
+  return true;
+}
+
+}  // namespace volley::decode

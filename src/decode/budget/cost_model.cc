@@ -1,0 +1,245 @@
+#include "decode/budget/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
+
+#include "base/check.h"
+
+namespace volley::decode {
+namespace {
+
+constexpr double square(double x) {
+  return x * x;
+}
+
+// The initial uncertainty of factors, and how much they drift in a round (of logarithms).
+constexpr double kShapeSpread = square(0.03), kShapeDrift = square(0.0005);
+constexpr double kKvSpread = square(0.5), kKvDrift = square(0.002);
+// Spread of the experts' factor: rows of one text choose more alike than independent ones, and only rounds show by how
+// much.
+constexpr double kExpertSpread = square(0.2), kExpertDrift = square(0.002);
+constexpr double kSpeedSpread = square(0.1), kSpeedDrift = square(0.01);
+// And when the number of requests becomes e times as large or small: with the load, the clock changes that a GPU's
+// power limit leaves.
+constexpr double kSpeedAtOtherLoad = square(0.05);
+// Variance of the unexplained part; estimated from the errors themselves.
+constexpr double kFirstNoise = square(0.1), kLeastNoise = square(0.005), kMostNoise = square(1.0);
+constexpr double kNoiseRate = 0.05;
+constexpr double kOutlier = 3;      // standard deviations that one round may be off; the rest of its error is ignored
+constexpr double kMostFactor = 16;  // off the measured curves
+
+double bounded(double factor) {
+  return std::clamp(factor, 1 / kMostFactor, kMostFactor);
+}
+
+// By the pass that took the least for each expert that it touched beyond those of the pass that touched fewest: other
+// costs of more rows, and disturbances of a measurement, only add time. So the time that remains beside the experts is
+// positive.
+double seconds_per_expert(std::span<const CostSample> samples) {
+  const auto fewest =
+      std::ranges::min_element(samples, {}, [](const CostSample& s) { return std::pair(s.experts, s.seconds.rest); });
+  // At most the time of that pass: without other evidence, half of it is attributed to its experts.
+  double least = fewest->experts > 0 ? 0.5 * fewest->seconds.rest / fewest->experts : 0;
+  for (const CostSample& sample : samples) {
+    // Some experts more or less are noise.
+    if (sample.experts < 1.25 * fewest->experts || sample.experts == 0) continue;
+    least = std::min(least, (sample.seconds.rest - fewest->seconds.rest) / (sample.experts - fewest->experts));
+  }
+  return std::max(least, 0.0);
+}
+
+double log_error(double measured, double predicted) {
+  return measured > 0 && predicted > 0 ? std::log(measured / predicted) : 0;
+}
+
+}  // namespace
+
+Curve::Curve(std::vector<CurvePoint> points) {
+  // From the largest to the smallest.
+  std::ranges::sort(points, [](const CurvePoint& a, const CurvePoint& b) { return a.x > b.x; });
+  for (const CurvePoint& point : points) {
+    const double least = points_.empty() ? point.y : std::min(point.y, points_.back().y);
+    if (!points_.empty() && points_.back().x == point.x) points_.pop_back();
+    points_.push_back({point.x, least});
+  }
+  std::ranges::reverse(points_);
+  if (points_.empty()) return;
+  const CurvePoint last = points_.back();
+  if (last.x > 0) last_slope_ = last.y / last.x / 2;
+  if (points_.size() > 1) {
+    const CurvePoint before = points_[points_.size() - 2];
+    last_slope_ = std::max(last_slope_, (last.y - before.y) / (last.x - before.x));
+  }
+}
+
+double Curve::at(double x) const {
+  VOLLEY_CHECK(!points_.empty());
+  const auto above = std::ranges::upper_bound(points_, x, {}, &CurvePoint::x);
+  if (above == points_.begin()) return points_.front().y;
+  const CurvePoint& low = *std::prev(above);
+  if (above == points_.end()) return low.y + (x - low.x) * last_slope_;
+  return low.y + (above->y - low.y) * (x - low.x) / (above->x - low.x);
+}
+
+CostModel::Knot CostModel::knot_of(double rows) {
+  const double at = std::clamp(2.0 * std::log2(std::max(static_cast<float>(rows), 1.0f)), 0.0, kKnots - 1.001);
+  const int index = static_cast<int>(at);
+  return {index, at - index};
+}
+
+double CostModel::factor_at(const RowFactors& factors, double rows) {
+  const Knot knot = knot_of(rows);
+  const double low = factors[knot.index].value, high = factors[knot.index + 1].value;
+  return low + (high - low) * knot.above;
+}
+
+void CostModel::forget_variances() {
+  for (Factor& factor : row_factors_) factor.variance = kShapeSpread;
+  for (DraftCurve& draft : drafts_) draft.factor.variance = kShapeSpread;
+  for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) factor->variance = kKvSpread;
+  experts_differ_.variance = kExpertSpread;
+  speed_.variance = kSpeedSpread;
+  draft_noise_ = rest_noise_ = {kFirstNoise, 0};
+}
+
+void CostModel::drift(int32_t requests) {
+  const auto wander = [](Factor& factor, double drift, double spread) {
+    factor.variance = std::min(factor.variance + drift, spread);
+  };
+  for (Factor& factor : row_factors_) wander(factor, kShapeDrift, kShapeSpread);
+  for (DraftCurve& draft : drafts_) wander(draft.factor, kShapeDrift, kShapeSpread);
+  for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) wander(*factor, kKvDrift, kKvSpread);
+  wander(experts_differ_, kExpertDrift, kExpertSpread);
+  const double change = last_requests_ > 0 ? std::log(static_cast<double>(requests) / last_requests_) : 0;
+  wander(speed_, kSpeedDrift + kSpeedAtOtherLoad * square(change), kSpeedSpread);
+  last_requests_ = requests;
+}
+
+void CostModel::learn(std::span<const Share> shares, double error, Noise& noise) {
+  double known = 0;
+  for (const auto& [factor, part] : shares) known += square(part) * factor->variance;
+  const double variance = known + noise.variance, most = kOutlier * std::sqrt(variance);
+  const double step = std::clamp(error, -most, most);
+  for (const auto& [factor, part] : shares) {
+    const double gain = factor->variance * part / variance;
+    factor->value = bounded(factor->value * std::exp(gain * step));
+    factor->variance *= 1 - gain * part;
+  }
+  // Adapts quickly at first, because rounds teach little while the noise seems large.
+  const double rate = std::max(kNoiseRate, 1.0 / (2 + noise.seen));
+  if (rate > kNoiseRate) ++noise.seen;
+  noise.variance += rate * (std::clamp(square(step) - known, kLeastNoise, kMostNoise) - noise.variance);
+}
+
+double ExpertCosts::distinct(double rows) const {
+  if (layers == 0) return 0;
+  return static_cast<double>(layers) * count * (1 - std::pow(1 - static_cast<double>(top_k) / count, rows));
+}
+
+CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv, ExpertCosts experts) : kv_(kv), experts_(experts) {
+  if (experts_.layers > 0) experts_.seconds = seconds_per_expert(samples);
+  std::map<int32_t, std::vector<CurvePoint>> drafts;
+  std::vector<CurvePoint> rest;
+  for (const auto& [shape, seconds, touched] : samples) {
+    const double beside = seconds.rest - experts_.seconds * touched;
+    rest.push_back({static_cast<double>(shape.verify_rows + shape.other_rows), beside});
+    if (shape.draft > 0) drafts[shape.draft].push_back({static_cast<double>(shape.requests), seconds.draft});
+  }
+  VOLLEY_CHECK(!rest.empty());
+  rest_ = Curve(std::move(rest));
+  for (auto& [length, points] : drafts) drafts_.push_back({length, Curve(std::move(points))});
+  complete_drafts();
+  forget_variances();
+}
+
+// A length that was measured for fewer requests than others is extrapolated: its ratio to the interpolation of its
+// neighbours stays what it was at the last measured number of requests.
+void CostModel::complete_drafts() {
+  double most = 0;
+  for (const DraftCurve& draft : drafts_) most = std::max(most, draft.seconds.points().back().x);
+  std::vector<DraftCurve> complete;
+  for (const DraftCurve& draft : drafts_) {
+    if (draft.seconds.points().back().x == most) complete.push_back(draft);
+  }
+  for (DraftCurve& draft : drafts_) {
+    const CurvePoint last = draft.seconds.points().back();
+    if (last.x == most) continue;
+    const auto above = std::ranges::lower_bound(complete, draft.length, {}, &DraftCurve::length);
+    const DraftCurve& high = above == complete.end() ? complete.back() : *above;
+    const DraftCurve& low = above == complete.begin() ? high : *std::prev(above);
+    const double span = high.length - low.length, part = span > 0 ? (draft.length - low.length) / span : 0;
+    const auto between = [&](double x) { return low.seconds.at(x) * (1 - part) + high.seconds.at(x) * part; };
+    std::vector<CurvePoint> points(draft.seconds.points().begin(), draft.seconds.points().end());
+    for (const CurvePoint& point : high.seconds.points()) {
+      if (point.x > last.x) points.push_back({point.x, between(point.x) * last.y / between(last.x)});
+    }
+    draft.seconds = Curve(std::move(points));
+  }
+}
+
+CostModel::Length CostModel::find(int32_t draft_length) const {
+  VOLLEY_CHECK_MSG(!drafts_.empty(), "the cost of drafting was not measured");
+  const auto found = std::ranges::lower_bound(drafts_, draft_length, {}, &DraftCurve::length);
+  const size_t last = drafts_.size() - 1, high = std::min<size_t>(found - drafts_.begin(), last);
+  if (high == 0 || found == drafts_.end()) return {high, high, 0};
+  const double below = drafts_[high - 1].length;
+  return {high - 1, high, (draft_length - below) / (drafts_[high].length - below)};
+}
+
+CostModel::DraftParts CostModel::draft_parts(const RoundShape& shape) const {
+  if (shape.draft == 0) return {};
+  const Length length = find(shape.draft);
+  const auto at = [&](size_t i) { return drafts_[i].factor.value * drafts_[i].seconds.at(shape.requests); };
+  const double pass = at(length.low) * (1 - length.above) + at(length.high) * length.above;
+  return {speed_.value * pass, kv_draft_.value * kv_.draft * static_cast<double>(shape.kv_tokens)};
+}
+
+CostModel::RestParts CostModel::rest_parts(const RoundShape& shape) const {
+  const double rows = shape.verify_rows + shape.other_rows;
+  RestParts parts = {.rows = speed_.value * factor_at(row_factors_, rows) * rest_.at(rows)};
+  parts.experts = speed_.value * experts_differ_.value * experts_.seconds * experts_.distinct(rows);
+  if (shape.requests > 0) {
+    const auto kv_tokens = static_cast<double>(shape.kv_tokens);
+    parts.kv_read = kv_rest_.value * kv_.rest * kv_tokens;
+    parts.kv_row = kv_row_.value * kv_.row * kv_tokens * shape.verify_rows / shape.requests;
+  }
+  return parts;
+}
+
+double CostModel::predict_draft(const RoundShape& shape) const {
+  return draft_parts(shape).seconds();
+}
+
+double CostModel::predict_rest(const RoundShape& shape) const {
+  return rest_parts(shape).seconds();
+}
+
+void CostModel::observe(const RoundShape& shape, const RoundSeconds& seconds) {
+  if (shape.requests == 0 || shape.other_rows > 0) return;
+  drift(shape.requests);
+  const RestParts r = rest_parts(shape);
+  const double rest = r.seconds();
+  const Knot knot = knot_of(shape.verify_rows);
+  const double rows_part = r.rows / rest, experts_part = r.experts / rest;
+  const Share rest_shares[] = {{&speed_, rows_part + experts_part},
+                               {&experts_differ_, experts_part},
+                               {&row_factors_[knot.index], rows_part * (1 - knot.above)},
+                               {&row_factors_[knot.index + 1], rows_part * knot.above},
+                               {&kv_rest_, r.kv_read / rest},
+                               {&kv_row_, r.kv_row / rest}};
+  learn(rest_shares, log_error(seconds.rest, rest), rest_noise_);
+  const DraftParts d = draft_parts(shape);  // after learn(): its corrections must not count twice
+  const double draft = d.seconds();
+  if (shape.draft == 0 || !(draft > 0)) return;
+  const Length length = find(shape.draft);
+  const double draft_part = d.pass / draft;
+  const Share draft_shares[] = {{&speed_, draft_part},
+                                {&drafts_[length.low].factor, draft_part * (1 - length.above)},
+                                {&drafts_[length.high].factor, draft_part * length.above},
+                                {&kv_draft_, d.kv / draft}};
+  learn(draft_shares, log_error(seconds.draft, draft), draft_noise_);
+}
+
+}  // namespace volley::decode

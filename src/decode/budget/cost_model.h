@@ -1,0 +1,173 @@
+// The cost of a round, in seconds, as a function of its shape: measured at the start (measure.h) or read from a cache,
+// and refreshed by every round that runs.
+#pragma once
+
+#include <volley/result.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace volley::decode {
+
+// A point of a measured function of one number.
+struct CurvePoint {
+  double x = 0, y = 0;
+};
+
+// A time, linear between the points it was measured at and never falling: whatever disturbs a measurement adds to it,
+// so where something larger was faster, the smaller one takes no longer either, and of one size the fastest time
+// counts. Before the first point it is constant; behind the last it goes on with the last slope, or with half of the
+// last y / x if that is steeper: where little could be measured, doing more must not look free.
+class Curve {
+ public:
+  Curve() = default;
+  explicit Curve(std::vector<CurvePoint> points);
+
+  double at(double x) const;  // REQUIRES: !empty()
+  bool empty() const { return points_.empty(); }
+  std::span<const CurvePoint> points() const { return points_; }
+
+ private:
+  std::vector<CurvePoint> points_;  // ascending
+  double last_slope_ = 0;
+};
+
+struct RoundShape {
+  int32_t requests = 0;     // requests that decode
+  int32_t draft = 0;        // tokens drafted for each of them; 0: the drafter does not run
+  int32_t verify_rows = 0;  // rows of the target's pass that belong to them, last tokens included
+  int32_t other_rows = 0;   // rows of prompts in the same pass
+  int64_t kv_tokens = 0;    // positions that the decoding requests attend to, in all
+};
+
+struct RoundSeconds {
+  double draft = 0;  // the drafter's pass
+  double rest = 0;   // everything after it
+  double total() const { return draft + rest; }
+};
+
+struct CostSample {
+  RoundShape shape;
+  RoundSeconds seconds;
+  double experts = 0;  // distinct ones that the target's pass touched, summed over its layers
+};
+
+// The part of the target's reads that depends on its rows: the experts that they are routed to.
+struct ExpertCosts {
+  int32_t layers = 0;  // layers that have experts; 0: none has
+  int32_t count = 0, top_k = 0;
+  double seconds = 0;  // for each distinct expert
+
+  // Distinct experts of `rows` rows that choose independently, in all layers.
+  double distinct(double rows) const;
+};
+
+// Seconds for each position that a decoding request attends to.
+struct KvCosts {
+  double draft = 0;  // in the drafter's pass
+  double rest = 0;   // in the target's pass: to read it
+  double row = 0;    // in the target's pass, for each row of the request: to multiply with it
+};
+
+// draft = speed * factor[length] * curve[length](requests) + kv_tokens * kv.draft
+// rest  = speed * (factor(rows) * curve(rows) + factor * experts.seconds * experts.distinct(rows))
+//         + kv_tokens * (kv.rest + kv.row * rows of a request)
+// Curves are the measurements and do not change. Times of lengths between two measured ones are interpolated. Plain
+// rounds share a curve with other rounds of as many rows: their difference is smaller than the noise between two
+// curves. Speed, factors and kv are learned from the rounds that run, each with a variance for its uncertainty. An
+// error is attributed mostly to the parameters that are least certain and matter most (a Kalman filter without
+// covariances). Speed, which changes no choice, drifts fast: so a machine that is slower for a while does not make a
+// shape seem expensive.
+class CostModel {
+ public:
+  // From measurements at a grid of shapes with short contexts. REQUIRES: one at least. Staircases are the caller's:
+  // predict() between two recorded sizes is between their times, so ask for the size that will run. experts: without
+  // seconds, which are estimated from the samples as the time for each additional expert. Made-up rows may agree on
+  // their experts; predictions assume rows that choose independently, until rounds show otherwise.
+  CostModel(std::vector<CostSample> samples, KvCosts kv, ExpertCosts experts = {});
+
+  RoundSeconds predict(const RoundShape& shape) const { return {predict_draft(shape), predict_rest(shape)}; }
+  double predict_draft(const RoundShape& shape) const;
+  double predict_rest(const RoundShape& shape) const;
+
+  // A round that ran. One outlier (another program on the machine) moves little; a lasting change is followed. Rounds
+  // with prompts are ignored: their times are mostly the prompts'.
+  void observe(const RoundShape& shape, const RoundSeconds& seconds);
+
+  // As JSON text, for a cache file. `key` identifies device, model shapes and build; from_text returns
+  // kFailedPrecondition for another key and kDataLoss for invalid text.
+  std::string to_text(std::string_view key) const;
+  static Result<CostModel> from_text(std::string_view text, std::string_view key);
+
+ private:
+  struct Factor {
+    double value = 1;
+    double variance = 0;  // of its logarithm
+  };
+  // A factor that contributed to a time, and its share.
+  struct Share {
+    Factor* factor;
+    double part;
+  };
+  // Corrections of a curve over rows: at every half octave, linear between.
+  static constexpr int kKnots = 32;
+  struct Knot {
+    int index = 0;
+    double above = 0;  // weight of the next knot
+  };
+  using RowFactors = std::array<Factor, kKnots>;
+  static Knot knot_of(double rows);
+  static double factor_at(const RowFactors& factors, double rows);
+  struct DraftCurve {
+    int32_t length = 0;
+    Curve seconds;  // over requests
+    Factor factor = {};
+  };
+  // A length of drafts between two that were measured.
+  struct Length {
+    size_t low = 0, high = 0;  // indices into drafts_
+    double above = 0;          // weight of high
+  };
+  struct DraftParts {
+    double pass = 0, kv = 0;
+    double seconds() const { return pass + kv; }
+  };
+  struct RestParts {
+    double rows = 0, experts = 0, kv_read = 0, kv_row = 0;
+    double seconds() const { return rows + experts + kv_read + kv_row; }
+  };
+
+  // Variance of the unexplained part of a time's logarithm, and the number of times that it was estimated from while
+  // they were few.
+  struct Noise {
+    double variance = 0;
+    int32_t seen = 0;
+  };
+
+  CostModel() { forget_variances(); }
+  void complete_drafts();
+  void forget_variances();
+  void drift(int32_t requests);
+  static void learn(std::span<const Share> shares, double error, Noise& noise);
+  bool sane() const;  // of what was read from a file
+  Length find(int32_t draft_length) const;
+  DraftParts draft_parts(const RoundShape& shape) const;
+  RestParts rest_parts(const RoundShape& shape) const;
+
+  std::vector<DraftCurve> drafts_;  // ascending lengths
+  Curve rest_;                      // over rows
+  RowFactors row_factors_;
+  KvCosts kv_;  // as guessed; its factors:
+  Factor kv_draft_, kv_rest_, kv_row_;
+  ExpertCosts experts_;
+  Factor experts_differ_;  // how many are touched, of those that independent rows would
+  Factor speed_;
+  int32_t last_requests_ = 0;  // of the last round that was observed
+  Noise draft_noise_, rest_noise_;
+};
+
+}  // namespace volley::decode

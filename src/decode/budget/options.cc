@@ -1,0 +1,127 @@
+#include "decode/budget/options.h"
+
+#include <algorithm>
+
+namespace volley::decode {
+namespace {
+
+// Sizes to consider if any size is possible: between two of them the gain is nearly linear. With blocks of 16 each step
+// is one more token for every request.
+constexpr int32_t kRowSteps = 15;
+
+const Option& better(const Option& a, const Option& b) {
+  constexpr double kEqual = 1e-9;
+  return b.tokens * a.charged > a.tokens * b.charged * (1 + kEqual) ? b : a;  // of rates, without dividing
+}
+
+}  // namespace
+
+RoundShape Options::shape(const RoundToChoose& round, int32_t draft, int32_t rows) const {
+  RoundShape shape = {round.requests, draft, rows, round.other_rows, round.kv_tokens};
+  const auto length = std::ranges::lower_bound(config_.draft_lengths, draft);
+  if (draft > 0 && length != config_.draft_lengths.end()) shape.draft = *length;
+  if (config_.row_buckets.empty() || round.other_rows > 0 || draft == 0) return shape;
+  // Too many rows to be shared out: whole blocks run.
+  if (rows > config_.most_shared_rows) {
+    shape.verify_rows = round.requests * (config_.max_draft + 1);
+    return shape;
+  }
+  const auto bucket = std::ranges::lower_bound(config_.row_buckets, rows);
+  if (bucket != config_.row_buckets.end()) shape.verify_rows = *bucket;
+  return shape;
+}
+
+// The drafter's pass has no part in it, so the length does not matter.
+Options::Size Options::size(const RoundToChoose& round, int32_t rows, const CostModel& costs) const {
+  const double seconds = costs.predict_rest(shape(round, config_.max_draft, rows));
+  if (round.other_rows == 0) return {rows, seconds, seconds};
+  RoundToChoose alone = round;
+  alone.other_rows = 0;
+  return {rows, seconds, costs.predict_rest(shape(alone, config_.max_draft, rows))};
+}
+
+void Options::fill_sizes(const RoundToChoose& round, const CostModel& costs) {
+  sizes_.clear();
+  const int32_t whole = round.requests * (1 + round.most_draft);
+  const int32_t most = std::min({config_.most_shared_rows, config_.max_rows - round.other_rows, whole - 1});
+  const auto add = [&](int32_t rows) { sizes_.push_back(size(round, rows, costs)); };
+  if (config_.row_buckets.empty()) {
+    const int32_t step = (whole - round.requests + kRowSteps - 1) / kRowSteps;
+    if (step > 1 && round.requests + step / 2 <= most)
+      add(round.requests + step / 2);  // so that probes need not be larger than they must
+    for (int32_t rows = round.requests + step; rows <= most; rows += step) add(rows);
+    const bool limited = most > round.requests && most < whole - 1;
+    if (limited && (sizes_.empty() || sizes_.back().rows < most)) add(most);
+  } else {
+    for (const int32_t rows : config_.row_buckets) {
+      if (rows > round.requests && rows <= most) add(rows);
+    }
+  }
+}
+
+void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Replay& replay) {
+  options_.clear();
+  begins_.assign(1, 0);
+  RoundToChoose alone = round;
+  alone.other_rows = 0;
+  const double plain = costs.predict(shape(round, 0, round.requests)).total();
+  // The additional cost of prompts. The same for every option, or else the prompts would seem to pay for long drafts.
+  const double others = round.other_rows > 0 ? plain - costs.predict(shape(alone, 0, round.requests)).total() : 0;
+  options_.push_back({0, round.requests, static_cast<double>(round.requests), plain, plain - others});
+  begins_.push_back(1);
+  fill_sizes(round, costs);
+  int32_t before = 0;
+  for (const int32_t length : config_.draft_lengths) {
+    if (before >= round.most_draft) break;
+    before = length;
+    replay.extend(length);
+    const int32_t total = round.requests + replay.places();
+    const bool whole_fits = total <= config_.max_rows - round.other_rows;
+    // No room for any drafted token, so what drafting costs may not even be known: no such round could be measured.
+    if (sizes_.empty() && !whole_fits) break;
+    const double draft = costs.predict_draft(shape(round, length, round.requests));
+    const auto add = [&](const Size& size) {
+      const double tokens = round.requests + replay.accepted(size.rows - round.requests);
+      const double seconds = draft + size.seconds;
+      options_.push_back(
+          {length, size.rows, tokens, seconds, std::max({seconds - others, draft + size.alone, plain - others})});
+    };
+    for (const Size& shared : sizes_) {
+      if (shared.rows < total) add(shared);
+    }
+    if (whole_fits) add(size(round, total, costs));
+    if (options_.size() == begins_.back()) break;
+    begins_.push_back(options_.size());
+  }
+  most_seconds_ = round.most_seconds;
+  bounded_ = !std::ranges::all_of(options_, [&](const Option& option) { return allowed(option); });
+  worth_ = 0;
+  if (round.joining == 0) return;
+  alone.requests += round.joining;
+  alone.kv_tokens += alone.kv_tokens / round.requests * round.joining;
+  const double together = alone.requests / costs.predict(shape(alone, 0, alone.requests)).total();
+  if (together > best().rate()) worth_ = together;
+}
+
+const Option& Options::best_of_length(size_t i) const {
+  const std::span<const Option> options = of_length(i);
+  const Option* best = &options.front();
+  for (const Option& option : options) best = &better(*best, option);
+  return *best;
+}
+
+const Option& Options::best() const {
+  const Option* best = &options_.front();
+  const auto left = [&](const Option& option) { return option.tokens - worth_ * option.charged; };
+  for (const Option& option : options_) {
+    if (!allowed(option)) continue;
+    if (others_wait()) {
+      best = left(option) > left(*best) ? &option : best;
+    } else {
+      best = &better(*best, option);
+    }
+  }
+  return *best;
+}
+
+}  // namespace volley::decode

@@ -1,0 +1,411 @@
+#include "decode/budget/policy.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "decode/budget/calibration.h"
+#include "decode/budget/options.h"
+#include "decode/budget/replay.h"
+
+namespace volley::decode {
+namespace {
+
+// Deciding takes some microseconds, so a decision stands until rounds of so many seconds in all have run.
+constexpr double kDecisionSeconds = 0.001;
+// A choice is kept until another is better by kClearly, or by kSlightly for kPatience decisions in a row. When the
+// number of requests changes by more than a quarter, the best one is taken at once.
+constexpr double kClearly = 1.02, kSlightly = 1.002;
+constexpr int32_t kPatience = 16;
+
+// Probes: without drafts there are no outcomes, so some rounds draft to learn. They are as frequent as their cost of
+// kProbeShare of the time permits, but at least every kMostProbeGap rounds, or drafts that pay again would be noticed
+// late.
+constexpr double kProbeShare = 0.005;
+constexpr double kLeastProbeGap = 8, kMostProbeGap = 40;
+constexpr int32_t kLongAgo = 1 << 20;
+// Rivals: every other length, and every half octave of rows, runs now and then, as often as that costs kRivalShare of
+// the time. They reveal errors in the costs, which were measured in one short moment, and how longer blocks continue.
+// An option that would lose even if every token were accepted gets kHopelessShare: only its costs can be wrong.
+constexpr double kRivalShare = 0.0003, kHopelessShare = 0.0001;
+constexpr double kLeastRivalGap = 48;
+constexpr int64_t kBetweenRivals = 16;  // rounds from one to the next
+// A number of rows that is predicted to lose almost nothing may be the best. So those run in turn soon after the number
+// of requests has changed by more than a quarter, when the actual cost of rounds of that size is not known yet.
+constexpr int64_t kSettling = 64, kBetweenCloseRivals = 4;  // rounds
+constexpr double kClose = 0.04;                             // share of a round's time
+constexpr int32_t kRowBands = 32;
+// Among lengths to probe a longer one is taken while it costs hardly more.
+constexpr double kHardlyMore = 1.2;
+constexpr int32_t kLeastProbedTokens = 4;  // verified, and an eighth of the requests
+
+// A request's own shift: a step along the gradient of its outcomes' likelihood, and a pull back to 0.
+constexpr float kShiftRate = 0.02f, kShiftPull = 0.005f, kMostShift = 2.0f;
+
+int32_t row_band(int32_t rows) {
+  return std::clamp(static_cast<int32_t>(2 * std::log2(static_cast<float>(rows))), 0, kRowBands - 1);
+}
+
+// Rows that verify all tokens that a draft of this length gives the requests.
+int32_t whole_rows(std::span<const BudgetRequest> requests, int32_t draft) {
+  int32_t rows = 0;
+  for (const BudgetRequest& request : requests) rows += 1 + std::min(draft, request.most_draft);
+  return rows;
+}
+
+// Seconds that a round loses against one with `rate` tokens a second.
+double loss(const Option& option, double rate) {
+  return std::max(0.0, option.charged - option.tokens / rate);
+}
+
+}  // namespace
+
+struct BudgetPolicy::State {
+  struct Known {
+    BlockHistory history;
+    float shift = 0;
+  };
+
+  State(BudgetConfig given, CostModel model)
+      : config(std::move(given)),
+        costs(std::move(model)),
+        population(config.max_draft),
+        reliability(config.max_draft),
+        options(config),
+        last_length(config.draft_lengths.size() + 1) {}
+
+  Decision fixed(std::span<const BudgetRequest> requests, const RoundToChoose& round, int32_t most) const;
+  void evaluate(std::span<const BudgetRequest> requests, const RoundToChoose& round);
+  const Option& settle(int32_t requests);
+  const Option& nearest(size_t length, double rows) const;
+  const Option& to_probe(size_t length, int32_t requests, double rate) const;
+  bool could_win(size_t length, double rate) const;
+  const Option* probe(const RoundToChoose& round, const Option& plain);
+  bool settling() const { return decisions - changed < kSettling; }
+  bool rivals_turn() const;
+  const Option* rival(const RoundToChoose& round, const Option& chosen);
+  const Option* close_rival(std::span<const Option* const> best_of_band, const Option& chosen) const;
+  std::optional<Decision> standing(std::span<const BudgetRequest> requests, const RoundToChoose& round);
+  Decision choose(std::span<const BudgetRequest> requests, const RoundToChoose& round);
+  // Plain decoding is 0, then come the lengths; as in Options.
+  size_t length_index(int32_t draft) const {
+    return draft == 0 ? 0 : 1 + (std::ranges::lower_bound(config.draft_lengths, draft) - config.draft_lengths.begin());
+  }
+  void learn(const BlockOutcome& block);
+
+  BudgetConfig config;
+  CostModel costs;
+  Calibrator calibrator;
+  Population population;
+  std::unordered_map<RequestId, Known> known;
+
+  std::vector<Calibration> reliability;
+  // Rounds observed, and which were the last that drafted.
+  int64_t rounds = 0;
+  std::vector<int64_t> drafted;  // latest first, at most kReplayRounds
+
+  Options options;
+  Replay replay;
+  std::vector<Replay::Request> replayed;
+  std::vector<int64_t> ages;
+  std::vector<float> chances;
+
+  // The last choice, and its number of requests.
+  int32_t draft = 0, settled_requests = 0, impatience = 0;
+  double rows_per_request = 0;
+  int64_t changed = -kSettling;  // the decision with which the number of requests changed last
+  int32_t since_probe = static_cast<int32_t>(kMostProbeGap);
+  // The last decision, while it stands.
+  Decision last;
+  bool last_whole = false;  // the decision verifies all drafted tokens
+  int32_t last_requests = 0;
+  double stands_for = 0;  // seconds
+  // Decisions, and which was the last with each length and about as many rows.
+  int64_t decisions = 0;
+  std::vector<int64_t> last_length;
+  std::array<int64_t, kRowBands> last_band = {};
+};
+
+BudgetPolicy::BudgetPolicy(BudgetConfig config, CostModel costs) {
+  VOLLEY_CHECK(config.max_draft == 0 || config.draft_lengths.back() == config.max_draft);
+  state_ = std::make_unique<State>(std::move(config), std::move(costs));
+}
+
+BudgetPolicy::~BudgetPolicy() = default;
+
+Decision BudgetPolicy::State::fixed(std::span<const BudgetRequest> requests, const RoundToChoose& round,
+                                    int32_t most) const {
+  Decision decision;
+  const auto length = std::ranges::lower_bound(config.draft_lengths, std::min(most, config.max_draft));
+  if (most > 0 && round.most_draft > 0 && length != config.draft_lengths.end()) decision.draft = *length;
+  decision.verify_rows = whole_rows(requests, most);
+  decision.seconds = costs.predict(options.shape(round, decision.draft, decision.verify_rows)).total();
+  return decision;
+}
+
+void BudgetPolicy::State::evaluate(std::span<const BudgetRequest> requests, const RoundToChoose& round) {
+  replayed.clear();
+  for (const BudgetRequest& request : requests) {
+    const BlockHistory& history = known[request.id].history;
+    replayed.push_back({&history, request.most_draft});
+  }
+  ages.clear();
+  for (const int64_t round_of : drafted) ages.push_back(rounds - round_of);
+  replay.begin(replayed, population, ages);
+  options.evaluate(round, costs, replay);
+}
+
+const Option& BudgetPolicy::State::nearest(size_t length, double rows) const {
+  const std::span<const Option> all = options.of_length(length);
+  return *std::ranges::min_element(all, {}, [&](const Option& option) { return std::abs(option.rows - rows); });
+}
+
+const Option& BudgetPolicy::State::settle(int32_t requests) {
+  const Option* chosen = &options.best();
+  if (options.others_wait() || options.bounded()) return *chosen;  // not kept for later rounds
+  bool kept = false;
+  const bool same_load = 4 * std::abs(requests - settled_requests) <= settled_requests;
+  for (size_t i = 0; same_load && i < options.lengths(); ++i) {
+    if (options.of_length(i).front().draft != draft) continue;
+    const Option& old = nearest(i, rows_per_request * requests);
+    impatience = chosen->rate() > old.rate() * kSlightly ? impatience + 1 : 0;
+    kept = chosen->rate() <= old.rate() * kClearly && impatience < kPatience;
+    if (kept) chosen = &old;
+  }
+  if (kept) return *chosen;
+  draft = chosen->draft;
+  rows_per_request = static_cast<double>(chosen->rows) / requests;
+  if (!same_load) changed = decisions;
+  settled_requests = requests;
+  impatience = 0;
+  return *chosen;
+}
+
+// Which row count to probe with a length: one that verifies some tokens, and more where that costs hardly more.
+const Option& BudgetPolicy::State::to_probe(size_t length, int32_t requests, double rate) const {
+  const std::span<const Option> all = options.of_length(length);
+  const int32_t some = requests + std::max(kLeastProbedTokens, requests / 8);
+  const auto enough =
+      std::ranges::lower_bound(all, std::max(some, options.best_of_length(length).rows), {}, &Option::rows);
+  if (enough == all.end()) return all.back();
+  const Option* option = &*enough;
+  for (auto more = enough; more != all.end(); ++more) {
+    if (loss(*more, rate) <= kHardlyMore * loss(*enough, rate)) option = &*more;
+  }
+  return *option;
+}
+
+// The gain if every token were accepted.
+bool BudgetPolicy::State::could_win(size_t length, double rate) const {
+  return std::ranges::any_of(options.of_length(length),
+                             [&](const Option& option) { return option.rows > rate * option.charged; });
+}
+
+// The option to probe in place of plain decoding, or null.
+const Option* BudgetPolicy::State::probe(const RoundToChoose& round, const Option& plain) {
+  since_probe = std::min(since_probe + 1, kLongAgo);
+  if (since_probe < kLeastProbeGap) return nullptr;
+  const Option* probed = nullptr;
+  double shortest_loss = 0, lost = 0;
+  bool may_pay = false;
+  for (size_t i = 1; i < options.lengths(); ++i) {
+    may_pay = may_pay || could_win(i, plain.rate());
+    const Option& option = to_probe(i, round.requests, plain.rate());
+    const double loses = loss(option, plain.rate());
+    if (probed == nullptr) shortest_loss = loses;
+    if (probed != nullptr && loses > kHardlyMore * shortest_loss) continue;
+    probed = &option;
+    lost = loses;
+  }
+  if (!may_pay) return nullptr;
+  if (since_probe < std::min(kMostProbeGap, lost / (kProbeShare * plain.charged))) return nullptr;
+  since_probe = 0;
+  return probed;
+}
+
+// Whether the coming decision may be a rival's.
+bool BudgetPolicy::State::rivals_turn() const {
+  return (decisions + 1) % (settling() ? kBetweenCloseRivals : kBetweenRivals) == 0;
+}
+
+// The option of another length, or with about as many rows as have not been seen for long, whose turn it is, or null.
+const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Option& chosen) {
+  if (!rivals_turn() || round.other_rows > 0) return nullptr;  // costs are learned from rounds without prompts alone
+  std::array<const Option*, kRowBands> best_of_band = {};
+  for (size_t i = 0; i < options.lengths(); ++i) {
+    for (const Option& option : options.of_length(i)) {
+      const Option*& best = best_of_band[row_band(option.rows)];
+      if (option.draft > 0 && (best == nullptr || option.rate() > best->rate())) best = &option;
+    }
+  }
+  if (const Option* close = close_rival(best_of_band, chosen)) return close;
+  if ((decisions + 1) % kBetweenRivals != 0) return nullptr;
+  const Option* rival = nullptr;
+  double most_due = 1;
+  const auto consider = [&](const Option& option, int64_t last) {
+    // Loses even if every token were accepted, unless the costs are wrong.
+    const bool hopeless = option.draft > 0 && option.rows <= chosen.rate() * option.charged;
+    const double share = hopeless ? kHopelessShare : kRivalShare;
+    const double gap = std::max(kLeastRivalGap, loss(option, chosen.rate()) / (share * chosen.charged));
+    const double due = static_cast<double>(decisions - last) / gap;
+    if (due < most_due) return;
+    most_due = due;
+    rival = &option;
+  };
+  for (size_t i = 0; i < options.lengths(); ++i) {
+    consider(i == 0 ? options.plain() : to_probe(i, round.requests, chosen.rate()), last_length[i]);
+  }
+  for (int32_t band = 0; band < kRowBands; ++band) {
+    if (best_of_band[band] != nullptr) consider(*best_of_band[band], last_band[band]);
+  }
+  return rival;
+}
+
+// While settling: of plain decoding and the bands of rows that are close, the one that has not run for longest, or
+// null.
+const Option* BudgetPolicy::State::close_rival(std::span<const Option* const> best_of_band,
+                                               const Option& chosen) const {
+  if (!settling()) return nullptr;
+  const Option* next = nullptr;
+  int64_t oldest = decisions;
+  const auto consider = [&](const Option& option, int64_t last) {
+    if (last < oldest && loss(option, chosen.rate()) < kClose * chosen.charged) oldest = last, next = &option;
+  };
+  if (chosen.draft > 0) consider(options.plain(), last_length[0]);
+  for (int32_t band = 0; band < kRowBands; ++band) {
+    if (best_of_band[band] != nullptr && band != row_band(chosen.rows)) consider(*best_of_band[band], last_band[band]);
+  }
+  return next;
+}
+
+// The last decision once more, while it stands: for as many requests, when no prompt comes with them and no rival's
+// turn may have come.
+std::optional<Decision> BudgetPolicy::State::standing(std::span<const BudgetRequest> requests,
+                                                      const RoundToChoose& round) {
+  if (stands_for <= 0 || round.requests != last_requests || round.other_rows > 0 || rivals_turn() ||
+      length_index(round.most_draft) < length_index(last.draft)) {
+    return std::nullopt;
+  }
+  for (const BudgetRequest& request : requests) known[request.id];
+  stands_for -= last.seconds;
+  if (last.draft == 0) since_probe = std::min(since_probe + 1, kLongAgo);
+  Decision again = last;
+  const int32_t whole = whole_rows(requests, last.draft);
+  again.verify_rows = last_whole ? whole : std::min(whole, last.verify_rows);
+  return again;
+}
+
+Decision BudgetPolicy::State::choose(std::span<const BudgetRequest> requests, const RoundToChoose& round) {
+  evaluate(requests, round);
+  const Option& chosen = settle(round.requests);
+  const Option* probed = nullptr;
+  if (!options.others_wait()) {  // a probe would cost the waiting requests time
+    if (chosen.draft == 0) probed = probe(round, chosen);
+    if (probed == nullptr) probed = rival(round, chosen);
+  }
+  if (probed != nullptr && !options.allowed(*probed)) probed = nullptr;
+  const Option& option = probed != nullptr ? *probed : chosen;
+  last = {option.draft,           option.rows,    probed != nullptr, option.rate(),
+          options.plain().rate(), option.seconds, option.tokens};
+  last_requests = round.requests;
+  last_whole = option.rows == whole_rows(requests, option.draft);
+  stands_for = probed != nullptr || round.other_rows > 0 ? 0 : kDecisionSeconds - option.seconds;
+  return last;
+}
+
+Decision BudgetPolicy::decide(std::span<const BudgetRequest> requests, PassPrompts prompts, int64_t kv_tokens) {
+  State& s = *state_;
+  if (requests.empty()) return {};
+  RoundToChoose round = {
+      static_cast<int32_t>(requests.size()), 0, prompts.rows, kv_tokens, prompts.ending, prompts.most_seconds};
+  for (const BudgetRequest& request : requests) round.most_draft = std::max(round.most_draft, request.most_draft);
+  if (s.config.fixed) return s.fixed(requests, round, *s.config.fixed);
+  const std::optional<Decision> again = s.standing(requests, round);
+  const Decision decision = again ? *again : s.choose(requests, round);
+  ++s.decisions;
+  if (round.other_rows > 0) return decision;  // such a round does not improve the costs
+  s.last_length[s.length_index(decision.draft)] = s.decisions;
+  if (decision.draft > 0) s.last_band[row_band(decision.verify_rows)] = s.decisions;
+  return decision;
+}
+
+void BudgetPolicy::State::learn(const BlockOutcome& block) {
+  const auto drafted_tokens = std::min(static_cast<int32_t>(block.confidence.size()), config.max_draft);
+  if (drafted_tokens == 0) return;
+  const auto found = known.find(block.id);
+  Known unknown;  // one that began under a fixed number, or has ended: it still tells what blocks are like
+  Known& request = found != known.end() ? found->second : unknown;
+  const float shift = request.shift;
+  const int32_t told = std::min(block.verified, block.accepted + (block.cut ? 0 : 1));  // outcomes that are known
+  float survival = 1, step = 0;
+  chances.clear();
+  for (int32_t i = 0; i < drafted_tokens; ++i) {
+    const float chance = ops::acceptance_chance(calibrator.table(), i, block.confidence[i], shift);
+    chances.push_back(chance);
+    survival *= chance;
+    if (i < told) step += (i < block.accepted ? 1.0f : 0.0f) - chance;
+    if (i < block.verified && !block.cut) {
+      reliability[i].predicted += survival;
+      reliability[i].survived += i < block.accepted ? 1 : 0;
+      ++reliability[i].verified;
+    }
+  }
+  for (int32_t i = 0; i < told; ++i) {
+    calibrator.observe(i, ops::log_odds(block.confidence[i]), i < block.accepted);
+  }
+  const float pull = kShiftPull * static_cast<float>(told) * shift;
+  request.shift = std::clamp(shift + kShiftRate * step - pull, -kMostShift, kMostShift);
+  population.add(chances, request.history);
+}
+
+void BudgetPolicy::observe(const RoundShape& shape, const RoundSeconds& seconds, std::span<const BlockOutcome> blocks) {
+  State& s = *state_;
+  const RoundToChoose round = {shape.requests, shape.draft, shape.other_rows, shape.kv_tokens};
+  if (seconds.rest > 0) s.costs.observe(s.options.shape(round, shape.draft, shape.verify_rows), seconds);
+  ++s.rounds;
+  int32_t tokens = 0, ended = 0;
+  for (const BlockOutcome& block : blocks) {
+    s.learn(block);
+    tokens += block.committed;
+    ended += block.ended ? 1 : 0;
+  }
+  s.population.end_round(shape.draft > 0, tokens, ended);
+  s.calibrator.end_round(shape.draft > 0);
+  if (shape.draft == 0) return;
+  s.drafted.insert(s.drafted.begin(), s.rounds);
+  if (std::ssize(s.drafted) > kReplayRounds) s.drafted.pop_back();
+}
+
+void BudgetPolicy::forget(RequestId id) {
+  state_->known.erase(id);
+}
+
+float BudgetPolicy::shift(RequestId id) const {
+  const auto found = state_->known.find(id);
+  return found != state_->known.end() ? found->second.shift : 0;
+}
+
+const ops::SurvivalTable& BudgetPolicy::table() const {
+  return state_->calibrator.table();
+}
+
+double BudgetPolicy::predict(const RoundShape& asked) const {
+  const RoundToChoose round = {
+      .requests = asked.requests, .other_rows = asked.other_rows, .kv_tokens = asked.kv_tokens};
+  RoundShape shape = state_->options.shape(round, asked.draft, asked.verify_rows);
+  shape.other_rows = 0;
+  return state_->costs.predict(shape).total();
+}
+
+std::span<const BudgetPolicy::Calibration> BudgetPolicy::calibration() const {
+  return state_->reliability;
+}
+
+void BudgetPolicy::set_fixed(std::optional<int32_t> fixed) {
+  state_->config.fixed = fixed;
+}
+
+}  // namespace volley::decode

@@ -1,0 +1,232 @@
+// config.json of a DFlash drafter. What the checkpoint says of itself was read off the published ones and the reference
+// implementation; whatever it asks for that is not built is refused by name, because a drafter that runs differently
+// from how it was trained gives right text and no speed, and nobody would know why.
+#include <nlohmann/json.hpp>
+
+#include "decode/dflash/config.h"
+#include "decode/dflash/speculators_format.h"
+#include "decode/dflash/vocabulary.h"
+#include "families/common.h"
+#include "families/quantisation.h"
+#include "ops/selector/selector.h"
+
+namespace volley::decode::dflash {
+using families::ConfigFields;
+
+namespace {
+
+constexpr int32_t kMaxBlock = 1024;
+constexpr int32_t kMaxTaps = 16;
+
+// What the DeepSpec library calls its drafters, which are DFlash's network where they have no further heads.
+constexpr std::string_view kDeepSpec = "Qwen3DSparkModel";
+
+// With convolutions round its blocks' rows and a selector.
+constexpr std::string_view kDFlash2 = "DFlash2DraftModel";
+
+// The text of mask_token_id; how it was trained.
+constexpr std::string_view kAlsoInert[] = {"mask_token", "num_anchors"};
+
+// The top level and dflash_config, which may each hold the drafter's own fields; dflash_config counts first.
+struct DraftFields {
+  ConfigFields top;
+  ConfigFields own;
+  const ConfigFields& of(const char* key) const {
+    const bool at_top = top.has(key);
+    return !own.has(key) && at_top ? top : own;
+  }
+};
+
+// Fields that checkpoints have to say that they are something else, and sizes of their own for what is borrowed.
+Status refuse_variants(const DraftFields& fields, const model::Decoder& decoder) {
+  const ConfigFields& projector = fields.of("projector_type");
+  VOLLEY_ASSIGN(const std::string type, projector.text("projector_type", "dflash"));
+  if (type != "dflash") return projector.unbuilt("projector_type", "is \"" + type + "\", which is not built");
+  VOLLEY_ASSIGN(const int32_t rank, fields.of("markov_rank").integer("markov_rank", 0, INT32_MAX, 0));
+  if (rank > 0) {
+    return fields.of("markov_rank")
+        .unbuilt("markov_rank", "is " + std::to_string(rank) + ": DSpark's heads are not built");
+  }
+  for (const auto& [key, usual] :
+       {std::pair{"use_aux_hidden_state", true}, std::pair{"enable_confidence_head", false}}) {
+    VOLLEY_ASSIGN(const bool asked, fields.of(key).boolean(key, usual));
+    if (asked == usual) continue;
+    return fields.of(key).unbuilt(key, std::string(asked ? "is true" : "is false") + ", which is not built");
+  }
+  const ConfigFields& width = fields.of("target_hidden_size");
+  VOLLEY_ASSIGN(const int32_t own, width.integer("target_hidden_size", 1, INT32_MAX, decoder.hidden));
+  if (own == decoder.hidden) return {};
+  return width.unbuilt("target_hidden_size", "is " + std::to_string(own) + ", other than the " +
+                                                 std::to_string(decoder.hidden) +
+                                                 " of hidden_size, which is not built");
+}
+
+// Causal inside the block or not: is_causal for all layers, else dflash_config's causal for all, else by kind:
+// drafters that say nothing were trained with causal sliding-window layers and bidirectional full ones. Layers that
+// slide because of use_swa alone were trained bidirectional.
+Status read_layers(const DraftFields& fields, std::vector<model::Layer>& layers) {
+  std::optional<int32_t> window;
+  if (const ConfigFields& level = fields.of("swa_window_size"); level.has("swa_window_size")) {
+    VOLLEY_ASSIGN(window, level.integer("swa_window_size", 1, families::kMaxWindow));
+  }
+  VOLLEY_RETURN_IF_ERROR(families::read_windows(fields.top, layers, window));
+  VOLLEY_ASSIGN(const bool all_slide, fields.of("use_swa").boolean("use_swa", false));
+  std::optional<bool> causal;
+  if (fields.own.has("causal")) {
+    VOLLEY_ASSIGN(causal, fields.own.boolean("causal"));
+  }
+  if (fields.top.has("is_causal")) {
+    VOLLEY_ASSIGN(causal, fields.top.boolean("is_causal"));
+  }
+  bool any_slides = false;
+  for (model::Layer& layer : layers) {
+    const bool slides = families::attention_of(layer).window > 0;
+    families::attention_of(layer).causal = causal.value_or(slides);
+    any_slides = any_slides || slides;
+  }
+  if (!all_slide || any_slides) return {};
+  VOLLEY_ASSIGN(const int32_t size, fields.top.integer("sliding_window", 1, families::kMaxWindow, window));
+  for (model::Layer& layer : layers) families::attention_of(layer).window = window.value_or(size);
+  return {};
+}
+
+// Where the config names no layers: the middle one for a drafter of one layer, else one for each draft layer, evenly
+// from 1 to L - 3. Rounding is to the nearest, halves to even, as in the reference implementation.
+std::vector<int32_t> default_target_layers(int32_t target_layers, int32_t draft_layers) {
+  if (draft_layers == 1) return {target_layers / 2};
+  const int32_t span = target_layers - 4;
+  const int32_t steps = draft_layers - 1;
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < draft_layers; ++i) {
+    const int32_t whole = 1 + i * span / steps;
+    const int32_t twice_rest = 2 * (i * span % steps);
+    const bool up = twice_rest > steps || (twice_rest == steps && whole % 2 != 0);
+    ids.push_back(up ? whole + 1 : whole);
+  }
+  return ids;
+}
+
+Status read_target_layers(const DraftFields& fields, Facts& facts) {
+  constexpr const char* kKey = "target_layer_ids";
+  const ConfigFields& level = fields.of(kKey);
+  VOLLEY_ASSIGN(facts.feature_layers, level.integers(kKey, 0, kMaxTargetLayers - 1));
+  if (!facts.feature_layers.empty()) return {};
+  if (level.has(kKey)) return level.wrong(kKey, "is empty: a drafter needs at least one feature");
+  const int32_t draft_layers = static_cast<int32_t>(facts.decoder.layers.size());
+  if (draft_layers > 1 && facts.target_layers < 4) {
+    return fields.own.wrong(kKey, "is missing, and the target has too few layers (" +
+                                      std::to_string(facts.target_layers) + ") for the default");
+  }
+  facts.feature_layers = default_target_layers(facts.target_layers, draft_layers);
+  return {};
+}
+
+// What becomes of the last hidden states: logits of the whole vocabulary or of a part of it, softcapped or not.
+Status read_logits(const DraftFields& fields, Facts& facts) {
+  constexpr const char* kSize = "draft_vocab_size";
+  const int32_t vocab = facts.decoder.vocab;
+  VOLLEY_ASSIGN(const int32_t size, fields.of(kSize).integer(kSize, 1, vocab, vocab));
+  facts.borrows_head = size == vocab;
+  if (size < vocab) {
+    facts.draft_vocab = size;
+    facts.names.copies.push_back(kInDraftVocabulary);
+  }
+  constexpr const char* kCap = "final_logit_softcapping";
+  VOLLEY_ASSIGN(const double cap, fields.of(kCap).number(kCap, {.min = 0, .max = 1e6}, 0.0));
+  facts.decoder.logits_end.cap = static_cast<float>(cap);
+  return {};
+}
+
+// What DFlash 2 has beside.
+Status read_dflash2(const DraftFields& fields, Facts& facts) {
+  const auto integer = [&](const char* key, int32_t most) { return fields.of(key).integer(key, 1, most); };
+  model::Decoder& decoder = facts.decoder;
+  constexpr const char *kGroup = "conv_group_size", *kVocab = "draft_vocab_size";
+  VOLLEY_ASSIGN(decoder.block_conv.taps, integer("conv_kernel_size", kMaxTaps));
+  VOLLEY_ASSIGN(decoder.block_conv.group, integer(kGroup, decoder.hidden));
+  if (decoder.hidden % decoder.block_conv.group != 0) {
+    return fields.of(kGroup).wrong(kGroup, "is " + std::to_string(decoder.block_conv.group) +
+                                               ", which does not divide hidden_size (" +
+                                               std::to_string(decoder.hidden) + ")");
+  }
+  VOLLEY_ASSIGN(facts.selector.rank, integer("selector_rank", ops::kMaxSelectorRank));
+  VOLLEY_ASSIGN(facts.selector.top_k, integer("selector_top_k", ops::kMaxCandidates));
+  if (facts.draft_vocab > 0) {
+    return fields.of(kVocab).unbuilt(
+        kVocab, "is " + std::to_string(facts.draft_vocab) + ": a selector of a part of the vocabulary is not built");
+  }
+  const auto factor = [&](const char* key) { return fields.of(key).number(key, {.min = 1e-6, .max = 1e6}, 1.0); };
+  VOLLEY_ASSIGN(const double multiplier, factor("output_multiplier"));
+  decoder.logits_end.scale = static_cast<float>(multiplier);
+  VOLLEY_ASSIGN(const double scale, factor("input_embedding_scale"));
+  facts.embedding_scale = static_cast<float>(scale);
+  facts.fields.push_back({"conv_kernel_size", decoder.block_conv.taps});
+  facts.fields.push_back({"selector_top_k", facts.selector.top_k});
+  return {};
+}
+
+// Reads the DFlash format. states_target_layers: whether its files say how many layers the target has.
+Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, bool states_target_layers) {
+  VOLLEY_ASSIGN(const std::string model_type, config.text("model_type", "qwen3"));
+  if (model_type != "qwen3") {
+    return config.unbuilt("model_type", "is \"" + model_type + "\", which is not built in a drafter; built is qwen3");
+  }
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> own, config.object("dflash_config"));
+  const nlohmann::json nothing = nlohmann::json::object();
+  const DraftFields fields{config, own.value_or(ConfigFields(nothing, config.where() + ": dflash_config"))};
+
+  VOLLEY_ASSIGN(const std::vector<std::string> architectures, config.texts("architectures"));
+  const bool deepspec = !architectures.empty() && architectures[0] == kDeepSpec;
+  const bool dflash2 = !architectures.empty() && architectures[0] == kDFlash2;
+  Facts facts;
+  facts.architecture = deepspec ? kDeepSpec : dflash2 ? kDFlash2 : "DFlashDraftModel";
+  if (deepspec) {
+    facts.first_proposal = 0;
+    facts.names.copies = {"embed_tokens.weight", "lm_head.weight"};
+  }
+  facts.names.prefixes = {"", "model."};
+  facts.names.aliases = {
+      {"layers.0.", "midlayer."}, {"fc.", "encoder.fc."}, {"hidden_norm.", "encoder.output_norm_enc."}};
+  VOLLEY_ASSIGN(families::DenseConfig dense, families::read_dense(config, "dflash"));
+  facts.decoder = std::move(dense.decoder);
+  VOLLEY_RETURN_IF_ERROR(families::read_attention_bias(config, facts.decoder.layers));
+  VOLLEY_RETURN_IF_ERROR(families::read_head_norms(config, facts.decoder.layers));
+  VOLLEY_RETURN_IF_ERROR(refuse_variants(fields, facts.decoder));
+  VOLLEY_RETURN_IF_ERROR(read_layers(fields, facts.decoder.layers));
+  VOLLEY_ASSIGN(const int32_t block_size, fields.of("block_size").integer("block_size", 2, kMaxBlock));
+  facts.proposals = block_size - facts.first_proposal;
+  const ConfigFields& count = fields.of("num_target_layers");
+  if (states_target_layers || count.has("num_target_layers")) {
+    VOLLEY_ASSIGN(facts.target_layers, count.integer("num_target_layers", 1, kMaxTargetLayers));
+  }
+  VOLLEY_ASSIGN(facts.mask_token, fields.of("mask_token_id").integer("mask_token_id", 0, INT32_MAX));
+  VOLLEY_RETURN_IF_ERROR(read_target_layers(fields, facts));
+  facts.fields = {{"mask_token_id", facts.mask_token}, {"target_layer_ids", facts.feature_layers}};
+  if (facts.target_layers > 0) facts.fields.push_back({"num_target_layers", facts.target_layers});
+  facts.likely_mistake =
+      "its target_layer_ids are off by one (they count the target's layers from 0; aux_hidden_state_layer_ids of the "
+      "speculators library count from the embedding)";
+  VOLLEY_RETURN_IF_ERROR(read_logits(fields, facts));
+  if (dflash2) VOLLEY_RETURN_IF_ERROR(read_dflash2(fields, facts));
+  VOLLEY_ASSIGN(facts.names.quantisation, families::read_quantisation(config, dir));
+  VOLLEY_RETURN_IF_ERROR(config.refuse_unread(kAlsoInert));
+  facts.params = draft_params(facts);
+  return facts;
+}
+
+}  // namespace
+
+Result<Facts> read_config(const std::string& dir) {
+  VOLLEY_ASSIGN(const nlohmann::json json, families::read_json_file(dir + "/config.json"));
+  const ConfigFields config(json, dir + "/config.json");
+  if (!is_speculators_format(config)) return read_facts(config, dir, true);
+  VOLLEY_ASSIGN(const nlohmann::json converted, from_speculators_format(config));
+  VOLLEY_ASSIGN(Facts facts, read_facts(ConfigFields(converted, config.where()), dir, false));
+  for (const char* copy : {"embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weight"}) {
+    facts.names.copies.push_back(copy);
+  }
+  if (facts.draft_vocab == 0) facts.names.copies.push_back("lm_head.weight");
+  return facts;
+}
+
+}  // namespace volley::decode::dflash

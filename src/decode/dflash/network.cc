@@ -1,0 +1,187 @@
+#include "decode/dflash/network.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "decode/dflash/vocabulary.h"
+#include "model/shard.h"
+#include "ops/logits/logits.h"
+#include "weights/coded.h"
+#include "weights/finite.h"
+
+namespace volley::decode::dflash {
+namespace {
+
+Result<bool> is_finite(const weights::Checkpoint& checkpoint, const std::string& name,
+                       const std::vector<int64_t>& shape) {
+  VOLLEY_ASSIGN(const std::optional<weights::CodeFormat> coded, checkpoint.code_format(name, shape));
+  if (!coded) {
+    VOLLEY_ASSIGN(const weights::SourceTensor tensor, checkpoint.get(name, shape));
+    return weights::all_finite(tensor);
+  }
+  VOLLEY_ASSIGN(const std::shared_ptr<const weights::CodedMatrix> matrix, checkpoint.coded(name, shape));
+  std::vector<float> values(static_cast<size_t>(shape[1]));
+  for (int64_t row = 0; row < shape[0]; ++row) {
+    matrix->widen({row, 0, shape[1]}, values.data());
+    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return false;
+  }
+  return true;
+}
+
+Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<model::Param>& params) {
+  if (checkpoint.names().empty()) return {};  // made up
+  for (const model::Param& param : params) {
+    if (param.again || param.kind == model::Param::Kind::kIndex) continue;
+    for (const model::Param::Part& part : param.parts) {
+      VOLLEY_ASSIGN(const bool finite, is_finite(checkpoint, part.name, param.stored_shape(part)));
+      if (finite) continue;
+      return data_loss(checkpoint.origin() + ": the drafter's tensor \"" + part.name +
+                       "\" holds infinite values or NaN, with which nothing that it drafts would be accepted: fetch "
+                       "the drafter again, or turn speculation off.");
+    }
+  }
+  return {};
+}
+
+// How many of the layers from `first` on have the scales of that one.
+size_t layers_of_write(std::span<const ops::KvLayer> kv, const std::vector<size_t>& layers, size_t first) {
+  size_t end = first;
+  const ops::KvLayer& own = kv[layers[first]];
+  while (end < layers.size() && kv[layers[end]].k_scale == own.k_scale && kv[layers[end]].v_scale == own.v_scale) ++end;
+  return end - first;
+}
+
+}  // namespace
+
+std::vector<model::Param> copied_params(const Facts& facts, const model::Decoder& target,
+                                        const ops::WeightFormat& storage) {
+  if (!storage.multiplies_codes() || facts.draft_vocab > 0) return {};
+  model::Param head = model::head_param(target);
+  head.codes = model::Param::Codes::kAny;
+  return {std::move(head)};
+}
+
+Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const Facts& facts) {
+  std::unique_ptr<Network> network(new Network);
+  const int rank = load.group == nullptr ? 0 : load.group->rank();
+  const int ranks = load.group == nullptr ? 1 : load.group->ranks();
+  network->facts_ = facts;
+  network->facts_.decoder = model::shard_of(facts.decoder, rank, ranks);
+  network->facts_.params = model::shard(facts.params, rank, ranks);
+  network->target_ = &load.target;
+  // One rank looks at all of it: the others read their parts alone.
+  const bool looks = rank == 0 && !load.device.stream().dry();
+  if (looks) VOLLEY_RETURN_IF_ERROR(check_finite(*load.checkpoint, facts.params));
+  model::WeightLoader loader(load.device, *load.checkpoint, load.numerics, network->facts_.params);
+  loader.on_packed = load.on_packed;
+  VOLLEY_ASSIGN(network->fc_, loader.linear("fc"));
+  VOLLEY_ASSIGN(network->hidden_norm_, loader.vector("hidden_norm"));
+  VOLLEY_ASSIGN(network->body_, model::Network::load(loader, load.checkpoint, network->facts_.decoder, load.numerics,
+                                                     load.positions, load.group));
+  VOLLEY_ASSIGN(network->injection_, loader.linear("injection.kv"));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.k_norm", network->injection_k_norm_));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.kv_bias", network->injection_bias_));
+  if (facts.selector.rank > 0) {
+    VOLLEY_ASSIGN(network->selector_hidden_, loader.linear("selector.hidden"));
+    VOLLEY_ASSIGN(network->predecessors_, loader.table("selector.predecessor"));
+    VOLLEY_ASSIGN(network->successors_, loader.table("selector.successor"));
+  }
+  network->packed_bytes_ = loader.packed_bytes();
+  if (facts.draft_vocab > 0) {
+    VOLLEY_ASSIGN(const std::vector<TokenId> ids,
+                  read_target_ids(*load.checkpoint, facts.draft_vocab, load.target.spec().vocab));
+    VOLLEY_ASSIGN(network->target_ids_, load.device.allocate(ids.size() * sizeof(TokenId)));
+    load.device.upload(network->target_ids_.data(), ids.data(), ids.size() * sizeof(TokenId));
+    return network;
+  }
+  const std::vector<model::Param> copied =
+      model::shard(copied_params(facts, load.target.spec(), load.numerics.storage), rank, ranks);
+  if (copied.empty()) return network;
+  model::WeightLoader head_loader(load.device, load.target_checkpoint, load.numerics, copied);
+  VOLLEY_ASSIGN(network->head_copy_, head_loader.linear("head"));
+  network->packed_bytes_ += head_loader.packed_bytes();
+  return network;
+}
+
+void Network::inject(model::Pass& pass, TensorView features) const {
+  const int64_t rows = pass.rows.rows;
+  if (rows == 0) return;
+  ArenaScope scope(pass.scratch);
+  const model::Decoder& decoder = facts_.decoder;
+  const TensorView projected = pass.scratch.take(DType::kF32, {rows, decoder.hidden});
+  ops::linear(pass.stream, fc_, features, projected, {}, pass.scratch);
+  const ops::Input h = ops::input_for(injection_, activation(), rows, pass.scratch);
+  ops::rms_norm(pass.stream, projected, hidden_norm_.view, decoder.norm_eps, {}, h);
+  const TensorView kv = pass.scratch.take(DType::kF32, {rows, injection_.n});
+  ops::linear(pass.stream, injection_, h, kv, {}, pass.scratch);
+  // One product for all layers; a write for those of each view, which lie one after the other in its group's pages, as
+  // far as their scales are the same.
+  int64_t done = 0;  // layers
+  for (const bool windowed : {false, true}) {
+    const std::vector<size_t> layers = injected_layers(decoder, windowed);
+    for (size_t first = 0; first < layers.size();) {
+      const auto n = static_cast<int64_t>(layers_of_write(pass.kv, layers, first));
+      inject_layers(pass, kv, windowed, layers[first], done, n);
+      done += n;
+      first += static_cast<size_t>(n);
+    }
+  }
+}
+
+void Network::inject_layers(model::Pass& pass, TensorView kv, bool windowed, size_t layer, int64_t done,
+                            int64_t n) const {
+  const model::Decoder& decoder = facts_.decoder;
+  const model::Attention& a = *decoder.attention(layer);
+  const int64_t width = 2 * a.kv_width();
+  const auto part = [](const TensorView& vector, int64_t begin, int64_t count) {
+    return vector.data == nullptr ? vector : TensorView(vector.as<float>() + begin, DType::kF32, {count});
+  };
+  ops::QkvWrite write;
+  write.layers = static_cast<int32_t>(n);
+  write.qkv = TensorView(kv.as<float>() + done * width, DType::kF32, {kv.dim(0), injection_.n});
+  write.k_norm = part(injection_k_norm_.view, done * a.head_dim, n * a.head_dim);
+  write.bias = part(injection_bias_.view, done * width, n * width);
+  write.eps = decoder.norm_eps;
+  write.rope = body_->rope(a.rope);
+  write.kv = pass.kv[layer];
+  ops::write_qkv(pass.stream, pass.rows, pass.rows.views[windowed ? ops::kWindowView : ops::kWholeView], write);
+}
+
+const ops::LinearWeight& Network::head() const {
+  if (facts_.draft_vocab > 0) return body_->head();
+  return head_copy_.n > 0 ? head_copy_ : target_->head();
+}
+
+void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
+                     const ops::RowSummaries& summaries) const {
+  ArenaScope scope(scratch);
+  const int64_t rows = logits.shape[0];
+  const bool reduced = facts_.draft_vocab > 0;
+  const ops::Input h = ops::input_for(head(), activation(), rows, scratch);
+  final_norm(stream, x, row_index, h);
+  const TensorView made = reduced ? scratch.take(DType::kF32, {rows, facts_.draft_vocab}) : logits;
+  model::head_logits(stream, head(), h, made, summaries, body_->group(), scratch);
+  ops::end_logits(stream, made, facts_.decoder.logits_end);
+  if (reduced) ops::spread_columns(stream, made, target_ids_.view(DType::kI32, {facts_.draft_vocab}), logits);
+}
+
+void Network::select(Stream& stream, TensorView x, TensorView row_index, ops::SelectorTask task, Arena& scratch) const {
+  ArenaScope scope(scratch);
+  const int64_t rows = task.logits.dim(0);
+  task.hidden = scratch.take(DType::kF32, {rows, facts_.selector.rank});
+  const ops::Input h = ops::input_for(selector_hidden_, activation(), rows, scratch);
+  final_norm(stream, x, row_index, h);
+  ops::linear(stream, selector_hidden_, h, task.hidden, {}, scratch);
+  task.predecessor = predecessors_.view;
+  task.successor = successors_.view;
+  task.top_k = facts_.selector.top_k;
+  ops::select_tokens(stream, task, scratch);
+}
+
+// A summary is of what the product itself gives.
+bool Network::head_summarises(const Stream& stream) const {
+  if (facts_.draft_vocab > 0 || !facts_.decoder.logits_end.is_plain()) return false;
+  return model::head_summarises(stream, head(), activation(), target_->spec().vocab, body_->group());
+}
+
+}  // namespace volley::decode::dflash

@@ -1,0 +1,83 @@
+#include "decode/dflash/speculators_format.h"
+
+#include <nlohmann/json.hpp>
+
+namespace volley::decode::dflash {
+using families::ConfigFields;
+
+namespace {
+
+// How it was trained, and sizes of parts that only other projectors have.
+constexpr std::string_view kAlsoInert[] = {
+    "auf",
+    "emb_dim",
+    "gru_hidden_dim",
+    "lambda_base_decay_ratio",
+    "max_anchors",
+    "lambda_base_start",
+    "pure_draft_prefix_len",
+    "speculators_config",  // it and the next said which DFlash this is (decode/proposers.cc)
+    "speculators_model_type",
+    "speculators_version",
+    "tie_word_embeddings",
+};
+
+// Which of the decoder's fields may stand at the top, where they count first.
+constexpr const char* kOverrides[] = {"layer_types", "use_sliding_window", "sliding_window", "max_window_layers"};
+
+// What else the DFlash format has under the same name.
+constexpr const char* kSame[] = {"draft_vocab_size", "target_hidden_size", "projector_type", "quantization_config",
+                                 "use_aux_hidden_state"};
+constexpr const char* kOfDFlash2[] = {"conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"};
+
+// Whether the files say that they are DFlash 2's.
+Result<bool> is_dflash2(const ConfigFields& config) {
+  VOLLEY_ASSIGN(std::string algorithm, config.text("speculators_model_type", ""));
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> more, config.object("speculators_config"));
+  if (more) {
+    more->take_all();  // how to draft and verify is not the file's to say
+    VOLLEY_ASSIGN(algorithm, more->text("algorithm", algorithm));
+  }
+  return algorithm == "dflash2";
+}
+
+}  // namespace
+
+bool is_speculators_format(const ConfigFields& config) {
+  return config.has("speculators_model_type") || config.has("speculators_config") ||
+         config.has("transformer_layer_config");
+}
+
+Result<nlohmann::json> from_speculators_format(const ConfigFields& config) {
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> decoder, config.object("transformer_layer_config"));
+  if (!decoder) return config.wrong("transformer_layer_config", "is missing: it must hold the drafter's sizes");
+  decoder->take_all();  // whoever reads the result looks at each
+  nlohmann::json converted = decoder->json();
+  // The library builds the layers of Qwen3 whatever the type is called; tensors that are others' are refused at load.
+  if (converted.value("model_type", nlohmann::json()) == "llama") converted["model_type"] = "qwen3";
+  const auto copy = [&](const char* key) {
+    if (config.has(key)) converted[key] = config.json()[key];
+  };
+  for (const char* key : kOverrides) copy(key);
+  for (const char* key : kSame) copy(key);
+
+  nlohmann::json& own = converted["dflash_config"] = nlohmann::json::object();
+  VOLLEY_ASSIGN(own["block_size"], config.integer("block_size", 2, INT32_MAX));
+  VOLLEY_ASSIGN(own["mask_token_id"], config.integer("mask_token_id", 0, INT32_MAX));
+  constexpr const char* kLayers = "aux_hidden_state_layer_ids";
+  VOLLEY_ASSIGN(std::vector<int32_t> layers, config.integers(kLayers, 1, kMaxTargetLayers));
+  if (layers.empty()) return config.wrong(kLayers, "is missing: it must name the target's layers that are read");
+  for (int32_t& layer : layers) --layer;  // 0 is the embedding here, and the first layer in the DFlash format
+  own["target_layer_ids"] = layers;
+  VOLLEY_ASSIGN(const bool dflash2, is_dflash2(config));
+  if (dflash2) {
+    converted["architectures"] = {"DFlash2DraftModel"};
+    for (const char* key : kOfDFlash2) copy(key);
+  }
+  VOLLEY_ASSIGN(const bool bidirectional, config.boolean("sliding_window_non_causal", dflash2));
+  if (bidirectional) converted["is_causal"] = false;
+  VOLLEY_RETURN_IF_ERROR(config.refuse_unread(kAlsoInert));
+  return converted;
+}
+
+}  // namespace volley::decode::dflash

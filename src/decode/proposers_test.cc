@@ -1,0 +1,64 @@
+// Protects: a drafter's folder is read by the kind that its config.json names, and one that is not built is refused by
+// its name, with those that are.
+#include "decode/proposers.h"
+
+#include "families/config_for_test.h"
+
+namespace volley::decode {
+
+using families::BadConfig;
+using families::expect_refused;
+
+namespace {
+
+Result<std::shared_ptr<const ProposerSpec>> read(const char* config) {
+  const TempFolder folder;
+  folder.write("config.json", config);
+  folder.write("answers.jsonl", "");
+  return read_proposer(folder.path());
+}
+
+TEST(Proposers, AreFoundByWhatTheirFilesCallThem) {
+  for (const auto& [folder, architecture] : {std::pair{"models/pocket-dflash", "DFlashDraftModel"},
+                                             {"tests/data/drafters/speculators", "DFlashDraftModel"},
+                                             {"tests/data/drafters/selector", "DFlash2DraftModel"},
+                                             {"tests/data/drafters/selector_causal", "DFlash2DraftModel"}}) {
+    const auto spec = read_proposer(folder);
+    ASSERT_TRUE(spec.ok()) << spec.error().message;
+    EXPECT_EQ((*spec)->facts().architecture, architecture);
+  }
+  const auto replay = read(R"({"architectures":["ReplayDraftModel"],"block_size":4})");
+  ASSERT_TRUE(replay.ok()) << replay.error().message;
+  EXPECT_EQ((*replay)->facts().proposals, 3);
+}
+
+REFUSES(UnknownProposer, read(GetParam().patch))
+
+constexpr ErrorCode kUnbuilt = ErrorCode::kUnimplemented;
+
+INSTANTIATE_TEST_SUITE_P(
+    All, UnknownProposer,
+    testing::Values(
+        BadConfig{"nothing", "{}", ErrorCode::kInvalidArgument, {"architectures", "missing"}},
+        BadConfig{"a_target",
+                  R"({"architectures":["Qwen3ForCausalLM"]})",
+                  kUnbuilt,
+                  {"Qwen3ForCausalLM", "DFlashDraftModel, DFlash2DraftModel", "Qwen3DSparkModel, ReplayDraftModel"}},
+        BadConfig{
+            "domino", R"({"architectures":["DominoDraftModel"]})", kUnbuilt, {"architectures", "DominoDraftModel"}},
+        BadConfig{"eagle",
+                  R"({"architectures":["DFlashDraftModel"],"speculators_model_type":"eagle3"})",
+                  kUnbuilt,
+                  {"speculators_model_type", "eagle3", "built are: dflash, dflash2."}},
+        BadConfig{"dspark",
+                  R"({"speculators_model_type":"dflash","speculators_config":{"algorithm":"dspark"}})",
+                  kUnbuilt,
+                  {"dspark"}},
+        BadConfig{"algorithm_number",
+                  R"({"speculators_model_type":7})",
+                  ErrorCode::kInvalidArgument,
+                  {"speculators_model_type"}}),
+    families::name_of_bad);
+
+}  // namespace
+}  // namespace volley::decode

@@ -1,0 +1,159 @@
+// Steps that are recorded once and replayed: which there are, how they are laid out, and which one serves a step.
+#include <algorithm>
+#include <set>
+
+#include "decode/round_parts.h"
+
+namespace volley::decode {
+namespace {
+
+// Slots of recorded steps: a step of fewer runs in the next larger one. Few slots may be twice as many, as such a step
+// reads the weights for most of its time; many lie closer.
+constexpr int32_t kSlotBuckets[] = {1,   2,   4,   8,   16,  24,  32,   48,   64,   96,
+                                    128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072};
+
+// The same for steps that deal out rows: there are many sizes of them, and a slot too many costs little.
+constexpr int32_t kSharingSlots[] = {1, 8, 128, 512};
+
+// Rows of recorded steps that share out a verify budget: multiples of what the products' tiles are made of, an eighth
+// or so apart.
+constexpr int32_t kRowBuckets[] = {4,   8,   16,  24,  32,  48,  64,  80,  96,  112, 128, 144, 160,
+                                   192, 224, 256, 288, 320, 384, 448, 512, 576, 640, 768, 896, 1024};
+
+}  // namespace
+
+// What a recorded step looks like, with the first segments in use. Its sizes are those of the graphs, and the same for
+// everything that they replay.
+Round::Layout Round::lay_out_recorded(std::span<const RoundSegment> segments, const GraphPlan& plan,
+                                      ops::StepSegment* out) const {
+  Layout layout;
+  const VerifyKey& verify = plan.verify;
+  const int32_t draft = plan.draft_length, blocks = draft > 0 ? plan.draft_slots : 0;
+  const bool shares = verify.kind == VerifyKind::kShared;
+  const int32_t each = verify.kind == VerifyKind::kBlocks ? block_size() : 1;  // rows, unless they are shared out
+  layout.n = layout.decoding = shares ? std::min(verify.slots, verify.rows) : verify.slots;
+  layout.blocks = blocks;
+  layout.draft_length = draft;
+  layout.drafts = blocks * draft;
+  layout.rows = layout.choices = shares ? verify.rows : layout.n * each;
+  layout.shared_rows = shares ? verify.rows : VerifyBudget::kAll;
+  layout.max_segment_rows = shares ? block_size() : each;
+  layout.draft_chunks = logit_chunks(std::vector<int32_t>(blocks, draft), config_.logit_rows);
+  layout.choice_chunks = logit_chunks(std::vector<int32_t>(shares ? 0 : layout.n, each), config_.logit_rows);
+  if (shares) put_shared_chunk_first(layout);
+  layout.segments = std::max(layout.n, blocks);
+  for (int32_t i = 0; i < layout.segments; ++i) {
+    ops::StepSegment& s = out[i] = {};
+    s.slot = config_.slots;  // the scrap slot
+    if (static_cast<size_t>(i) < segments.size()) {
+      VOLLEY_CHECK(slots_[segments[i].slot].running);
+      add_block(segments[i], layout, s);
+    } else if (shares) {
+      s.known = 0;  // no rows at all
+    }
+    s.rows_reserved = each;
+    s.choices_reserved = each;
+    s.drafts_reserved = i < blocks ? draft : 0;
+    s.row_begin = s.choice_begin = i * each;
+    s.block_index = i < blocks ? i : -1;
+    s.draft_begin = i * draft;
+  }
+  set_chunks(layout, out);
+  return layout;
+}
+
+// A step that only decodes runs as the smallest recorded one that holds it.
+std::optional<Round::GraphPlan> Round::graphs_for(std::span<const RoundSegment> segments,
+                                                  const VerifyBudget& budget) const {
+  int32_t most_draft = 0, all_rows = 0;
+  for (const RoundSegment& segment : segments) {
+    if (segment.start != RoundSegment::kLastToken || !segment.chooses) return std::nullopt;
+    most_draft = std::max(most_draft, segment.draft);
+    all_rows += 1 + segment.draft;
+  }
+  const auto n = static_cast<int32_t>(segments.size());
+  // In the order of kinds, slots and rows.
+  const auto first = [&](VerifyKind kind, int32_t rows) -> std::optional<VerifyKey> {
+    for (auto it = verify_graphs_.lower_bound({kind, n, 0}); it != verify_graphs_.end(); ++it) {
+      if (it->first.kind != kind) break;
+      if (it->first.rows >= rows) return it->first;
+    }
+    return std::nullopt;
+  };
+  GraphPlan plan;
+  plan.draft_length = draft_length(most_draft);
+  if (plan.draft_length > 0) {
+    for (const auto& [key, graph] : draft_graphs_) {
+      if (key.second == plan.draft_length && key.first >= n && plan.draft_slots == 0) plan.draft_slots = key.first;
+    }
+    if (plan.draft_slots == 0) return std::nullopt;
+  }
+  std::optional<VerifyKey> verify;
+  if (plan.draft_length == 0) {
+    verify = first(VerifyKind::kPlain, 0);
+  } else {
+    const int32_t rows = budget.rows == VerifyBudget::kAll ? all_rows : std::min(budget.rows, all_rows);
+    verify = first(VerifyKind::kShared, rows);
+    if (!verify && rows == all_rows) verify = first(VerifyKind::kBlocks, 0);
+  }
+  if (!verify) return std::nullopt;
+  plan.verify = *verify;
+  return plan;
+}
+
+std::vector<Round::GraphPlan> Round::graph_plans() const {
+  const auto up_to_all = [&](std::span<const int32_t> sizes) {
+    std::set<int32_t> slots{config_.slots};
+    for (const int32_t n : sizes) slots.insert(std::min(n, config_.slots));
+    return slots;
+  };
+  std::vector<int32_t> lengths = config_.draft_lengths;
+  if (lengths.empty() && block_size() > 1) lengths.push_back(block_size() - 1);
+  std::vector<GraphPlan> plans;
+  for (const int32_t slots : up_to_all(kSlotBuckets)) {
+    plans.push_back({0, 0, {VerifyKind::kPlain, slots, 0}});
+    for (const int32_t length : lengths) plans.push_back({slots, length, {}});
+    const int64_t rows = int64_t{slots} * block_size();
+    if (block_size() > 1 && rows > most_shared_rows() && rows <= config_.max_rows) {
+      plans.push_back({0, 0, {VerifyKind::kBlocks, slots, 0}});
+    }
+  }
+  int32_t fewer = 0;  // slots of the size before
+  for (const int32_t slots : up_to_all(kSharingSlots)) {
+    const int64_t most =
+        std::min({int64_t{slots} * block_size(), int64_t{most_shared_rows()}, int64_t{config_.max_rows}});
+    int32_t before = fewer;
+    fewer = slots;
+    for (size_t i = 0; block_size() > 1 && before < most; ++i) {
+      const int32_t rows = i < std::size(kRowBuckets) ? kRowBuckets[i] : static_cast<int32_t>(most);
+      if (rows <= before) continue;
+      before = static_cast<int32_t>(std::min<int64_t>(rows, most));
+      plans.push_back({0, 0, {VerifyKind::kShared, slots, before}});
+    }
+  }
+  return plans;
+}
+
+void Round::record_graphs(const std::function<void(double)>& progress) {
+  const std::vector<GraphPlan> plans = graph_plans();
+  std::set<int32_t> rows;
+  std::vector<ops::StepSegment> segments(memory_->max_segments);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const GraphPlan& plan = plans[i];
+    const Layout layout = lay_out_recorded({}, plan, segments.data());
+    auto graph =
+        plan.draft_length > 0 ? device_.record([&] { draft(layout); }) : device_.record([&] { verify(layout); });
+    if (graph == nullptr) return;  // this device has none
+    if (plan.draft_length > 0) {
+      draft_graphs_[{plan.draft_slots, plan.draft_length}] = std::move(graph);
+    } else {
+      verify_graphs_[plan.verify] = std::move(graph);
+      if (plan.verify.kind == VerifyKind::kShared) rows.insert(plan.verify.rows);
+    }
+    if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(plans.size()));
+  }
+  traits_.row_buckets.assign(rows.begin(), rows.end());
+  if (config_.exchange != nullptr) idle_graph_ = device_.record([&] { pass_without_rows(); });
+}
+
+}  // namespace volley::decode

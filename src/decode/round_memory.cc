@@ -1,0 +1,121 @@
+// What a step takes of scratch memory: found by going through the largest ones on a dry stream, with the code that runs
+// them.
+#include <algorithm>
+
+#include "decode/round_parts.h"
+#include "device/dry_run.h"
+
+namespace volley::decode {
+namespace {
+
+// Some decoding segments, then perhaps a chunk of a prompt.
+struct LargeStep {
+  std::vector<int32_t> drafts;          // of each decoding segment
+  int32_t known = 0;                    // rows of the chunk; 0: none
+  int32_t shared = VerifyBudget::kAll;  // rows that the decoding segments share
+};
+
+int32_t rows_of(const std::vector<int32_t>& drafts) {
+  int32_t rows = 0;
+  for (const int32_t draft : drafts) rows += 1 + draft;
+  return rows;
+}
+
+// `rows` dealt out to so many blocks.
+std::vector<int32_t> blocks_of(int32_t segments, int32_t rows, int32_t block_size) {
+  std::vector<int32_t> drafts(segments);
+  int32_t left = rows - segments;
+  for (int32_t& draft : drafts) {
+    draft = std::clamp(left, 0, block_size - 1);
+    left -= draft;
+  }
+  return drafts;
+}
+
+// Segments beyond these take no more memory by their number alone (gated_delta_test.cc).
+constexpr int32_t kFewSegments = 8;
+
+// Everything that is taken grows with a pass's rows, segments and choices and with the longest segment. The more
+// segments there are, the shorter is the longest, and something may grow with both: so there are steps of few segments,
+// too. REQUIRES: rows for all slots.
+std::vector<LargeStep> largest_steps(const RoundConfig& config, int32_t block_size, int32_t most_shared) {
+  const int32_t slots = config.slots, rows = config.max_rows;
+  std::vector<LargeStep> steps;
+  const auto decode = [&](int32_t segments, int32_t most) {
+    return blocks_of(segments, static_cast<int32_t>(std::min(int64_t{segments} * block_size, int64_t{most})),
+                     block_size);
+  };
+  steps.push_back({decode(slots, rows)});
+  if (rows >= slots) {
+    const std::vector<int32_t> blocks = decode(slots - 1, rows - 1), plain(slots - 1);
+    steps.push_back({blocks, rows - rows_of(blocks)});
+    steps.push_back({plain, rows - rows_of(plain)});
+  }
+  for (int32_t segments = 1; segments <= std::min(kFewSegments, std::min(slots, rows)); ++segments) {
+    steps.push_back({std::vector<int32_t>(segments - 1), rows - (segments - 1)});
+  }
+  for (size_t i = steps.size(); i-- > 0;) {
+    LargeStep shared = steps[i];
+    shared.shared = std::min(rows_of(shared.drafts), most_shared);
+    if (shared.drafts.empty() || shared.shared < std::ssize(shared.drafts)) continue;
+    if (shared.known > 0) shared.known = rows - shared.shared;
+    steps.push_back(std::move(shared));
+  }
+  return steps;
+}
+
+}  // namespace
+
+int64_t Round::largest_scratch() {
+  scratch_ = std::make_unique<Arena>(Arena::measuring());
+  const DryRun dry(stream_);
+  const std::vector<Slot> slots = slots_;
+  for (Slot& slot : slots_) slot.running = true;
+  Buffer& scores = memory_->scores;  // a prompt's logprobs are asked for in addresses that are counted from here
+  scores = Buffer(no_memory(), static_cast<size_t>(memory_->scores_bytes(config_.max_rows)), [](void*, size_t) {});
+
+  std::vector<ops::StepSegment> placed(config_.slots);
+  const std::vector<TokenId> tokens(config_.max_rows);
+  for (const LargeStep& step : largest_steps(config_, block_size(), most_shared_rows())) {
+    std::vector<RoundSegment> segments(step.drafts.size());
+    for (size_t i = 0; i < segments.size(); ++i) {
+      segments[i].slot = static_cast<int32_t>(i);
+      segments[i].draft = step.drafts[i];
+      segments[i].chooses = true;
+    }
+    if (step.known > 0) {
+      RoundSegment& chunk = segments.emplace_back();
+      chunk.slot = static_cast<int32_t>(step.drafts.size());
+      chunk.start = 0;
+      chunk.known = std::span(tokens).first(step.known);
+      chunk.scored = chunk.known.first(step.known - 1);
+      chunk.chooses = true;
+    }
+    Layout layout = lay_out(segments, {.rows = step.shared}, placed.data());
+    // Other blocks may fill a chunk of logits where these leave some of it.
+    layout.choice_chunks = {{0, layout.n, 0, std::min(layout.choices, config_.logit_rows)}};
+    verify(layout);
+  }
+  if (block_size() > 1) {
+    Layout layout = lay_out_recorded({}, {config_.slots, block_size() - 1, {}}, placed.data());
+    layout.draft_chunks = {{0, layout.blocks, 0, std::min(layout.drafts, config_.logit_rows)}};
+    draft(layout);
+  }
+  slots_ = slots;
+  scores.reset();
+  return static_cast<int64_t>(scratch_->peak());
+}
+
+// What steps with prompt logprobs take at most, and what passes without rows do.
+Status Round::take_all_memory() {
+  for (const auto& flight : free_) VOLLEY_RETURN_IF_ERROR(reserve_scores(config_.max_rows, *flight));
+  for (int i = 0; i < 2; ++i) {
+    auto pass = std::make_unique<IdlePass>();
+    VOLLEY_ASSIGN(pass->touched, device_.allocate_host(sizeof(int64_t)));
+    pass->end = device_.make_fence();
+    idle_passes_.push_back(std::move(pass));
+  }
+  return {};
+}
+
+}  // namespace volley::decode

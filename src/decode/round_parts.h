@@ -1,0 +1,116 @@
+// What the files of the round share: round.cc (slots, steps in and out), round_layout.cc (where a step's rows go),
+// round_graphs.cc (recorded steps), round_phases.cc (the work on the stream), round_memory.cc (what it takes). Private
+// to this folder.
+#pragma once
+
+#include "base/math.h"
+#include "decode/round.h"
+
+namespace volley::decode {
+
+struct Round::Layout {
+  int32_t n = 0;                             // segments of the target's pass
+  int32_t decoding = 0;                      // of them, the first that many
+  int32_t segments = 0;                      // more than n where the drafter's pass has room for more
+  int32_t blocks = 0;                        // of the drafter's pass
+  int32_t draft_length = 0;                  // tokens that it drafts for each of them
+  int32_t shared_rows = VerifyBudget::kAll;  // of the target's pass, for the decoding segments
+  int32_t rows = 0;                          // of the target's pass
+  int32_t max_segment_rows = 0;
+  int32_t drafts = 0;   // drafted tokens in all
+  int32_t choices = 0;  // in all
+  std::vector<LogitChunk> draft_chunks, choice_chunks;
+  int32_t mask_rows = 0;  // grammar masks in all
+  struct Scored {
+    int32_t row = 0;  // of the target's pass
+    TokenId token = 0;
+  };
+  std::vector<Scored> scored;  // segment by segment
+  bool logprobs = false;       // some slot asked
+};
+
+// Everything on the device that is not scratch. A step's own part is reused by the next one: the stream keeps them in
+// order.
+struct Round::Memory {
+  Buffer slots;        // [slots + 1] SlotRow; the last one is the scrap slot
+  Buffer page_tables;  // [groups, slots + 1, width] int32
+  Buffer step;  // what a step brings: survival table, ticket of masks, segments, edits of the page table, known tokens
+  Buffer drafts, choices, finite;
+  Buffer confidence;  // [drafts]: the drafter's
+  Buffer results;     // of each segment: StepOutcome, committed tokens, confidence of its drafted ones; experts touched
+  Buffer committed;   // slots and counts, for the sampler
+  Buffer logprobs;    // [max_rows] RowLogprobs
+  Buffer masks, host_masks, masks_filled, host_drafts;  // for grammars: see ops::StepMasks
+  Buffer scores;                                        // for prompt logprobs, likewise: see upload_scores()
+  int64_t score_rows = 0;                               // that fit
+  int32_t mask_words = 0;                               // of a mask
+  TensorView tables;                                    // page_tables as [groups * table_rows, width]
+  int64_t table_rows = 0;                               // of a group
+  PageTables target_tables, draft_tables;
+  int64_t segments_bytes = 0, edits_bytes = 0, tokens_bytes = 0;  // of the parts of `step`
+  int32_t max_segments = 0;
+  int64_t max_edits = 0;
+  int32_t stride = 0;  // tokens that a segment can commit
+
+  // The page table of a group: [slots + 1, width].
+  TensorView table(size_t group) const { return tables.rows(static_cast<int64_t>(group) * table_rows, table_rows); }
+
+  // A step's parts, from the beginning of `step` or of its copy on the host.
+  static constexpr int64_t kPartAlignment = 64;
+  static constexpr int64_t kTicketBegin = round_up(sizeof(ops::SurvivalTable), kPartAlignment);
+  static constexpr int64_t kSegmentsBegin = kTicketBegin + round_up(sizeof(ops::MaskTicket), kPartAlignment);
+  int64_t edits_begin() const { return kSegmentsBegin + segments_bytes; }
+  int64_t tokens_begin() const { return edits_begin() + edits_bytes; }
+  int64_t step_bytes() const { return tokens_begin() + tokens_bytes; }
+  template <typename T>
+  T* part(int64_t begin) const {
+    return reinterpret_cast<T*>(static_cast<std::byte*>(step.data()) + begin);
+  }
+  const ops::SurvivalTable* survival_table() const { return part<ops::SurvivalTable>(0); }
+  const ops::MaskTicket* mask_ticket() const { return part<ops::MaskTicket>(kTicketBegin); }
+  ops::StepSegment* segment_array() const { return part<ops::StepSegment>(kSegmentsBegin); }
+  ops::PageTableEdit* edit_array() const { return part<ops::PageTableEdit>(edits_begin()); }
+  TokenId* token_array() const { return part<TokenId>(tokens_begin()); }
+  ops::StepOutcome* outcome_array() const { return static_cast<ops::StepOutcome*>(results.data()); }
+  TokenId* result_tokens() const { return reinterpret_cast<TokenId*>(outcome_array() + max_segments); }
+  float* result_confidence() const { return reinterpret_cast<float*>(result_tokens() + max_segments * stride); }
+  // Experts touched since the round was made: the last part of the results.
+  int64_t experts_begin() const {
+    return round_up(max_segments * (static_cast<int64_t>(sizeof(ops::StepOutcome)) + stride * int64_t{sizeof(TokenId)} +
+                                    (stride - 1) * int64_t{sizeof(float)}),
+                    int64_t{sizeof(int64_t)});
+  }
+  int64_t* experts_touched() const {
+    return reinterpret_cast<int64_t*>(static_cast<std::byte*>(results.data()) + experts_begin());
+  }
+  // The rows of a step that are scored, then a choice for each chunk of their logits, then a mask for each.
+  int64_t score_choices_begin(int64_t rows) const { return round_up(rows * 4, kPartAlignment); }
+  int64_t score_masks_begin(int64_t rows) const {
+    return score_choices_begin(rows) + round_up(rows * int64_t{sizeof(ops::ChoiceSegment)}, kPartAlignment);
+  }
+  int64_t scores_bytes(int64_t rows) const { return score_masks_begin(rows) + rows * mask_words * 4; }
+  int64_t results_bytes() const { return experts_begin() + int64_t{sizeof(int64_t)}; }
+};
+
+struct Round::Flight {
+  Buffer step;      // pinned, like Memory::step
+  Buffer results;   // pinned, like Memory::results
+  Buffer logprobs;  // pinned, like Memory::logprobs: of the choices, then of what is scored
+  Buffer scores;    // pinned, like Memory::scores
+  std::unique_ptr<Fence> begin, drafted, forwarded, chosen, end, arrived, drafts_here;
+  std::vector<ops::StepSegment> segments;          // of those that were asked for, before rows were shared out
+  std::vector<std::shared_ptr<MaskSource>> masks;  // of each; null: none. On rank 0 alone
+  int32_t mask_rows = 0;                           // to be filled
+  std::vector<bool> wants_logprobs;
+  std::vector<int32_t> scored;  // rows of each
+  int32_t choices = 0;          // rows of logprobs before the scored ones
+  bool logprobs_copied = false;
+  bool followed = false;  // its step was enqueued while another was under way
+};
+
+struct Round::IdlePass {
+  Buffer touched;  // pinned: Memory::experts_touched() when it has ended
+  std::unique_ptr<Fence> end;
+};
+
+}  // namespace volley::decode

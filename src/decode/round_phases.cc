@@ -1,0 +1,286 @@
+// The work of a step on the stream. Whatever is read here is device memory at fixed addresses or a host bound of the
+// layout, so that it can be recorded once and replayed.
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "decode/round_parts.h"
+#include "ops/gather/gather.h"
+
+namespace volley::decode {
+namespace {
+
+constexpr uint32_t kRoutingSeed = 1;  // of simulated routing
+
+template <typename T>
+T* array_of(const Buffer& buffer) {
+  return static_cast<T*>(buffer.data());
+}
+
+}  // namespace
+
+ops::Step Round::step_of(const Layout& layout) const {
+  ops::Step step;
+  step.segments = memory_->segment_array();
+  step.n = layout.n;
+  step.blocks = layout.blocks;
+  step.max_segment_rows = layout.max_segment_rows;
+  step.tokens = memory_->token_array();
+  step.slots = array_of<ops::SlotRow>(memory_->slots);
+  step.scrap_slot = config_.slots;
+  return step;
+}
+
+void Round::draft(const Layout& layout) {
+  if (layout.blocks == 0) return;
+  DraftPass pass;
+  pass.step = step_of(layout);
+  pass.step.n = std::max(layout.n, layout.blocks);
+  pass.chunks = layout.draft_chunks;
+  pass.drafts = layout.drafts;
+  pass.length = layout.draft_length;
+  pass.tokens = array_of<TokenId>(memory_->drafts);
+  pass.confidence = array_of<float>(memory_->confidence);
+  pass.page_tables = memory_->draft_tables;
+  pass.max_positions = config_.max_positions;
+  proposer_->draft(stream_, pass, *sampler_, *scratch_);
+}
+
+// Which drafted tokens are verified.
+void Round::share(const Layout& layout) {
+  // A recorded pass over whole blocks is recorded apart from the draft that it follows.
+  const bool blocks = layout.drafts > 0 || layout.max_segment_rows == block_size();
+  if (block_size() == 1 || (!blocks && layout.shared_rows == VerifyBudget::kAll)) return;
+  ops::SharePlan plan;
+  plan.decoding = layout.decoding;
+  plan.rows = layout.shared_rows;
+  plan.confidence = array_of<float>(memory_->confidence);
+  plan.table = memory_->survival_table();
+  plan.reported = memory_->result_confidence();
+  plan.stride = memory_->stride - 1;
+  ops::share_verify_rows(stream_, step_of(layout), memory_->segment_array(), plan);
+}
+
+// From the drafted tokens to the results of the step.
+void Round::verify(const Layout& layout) {
+  ArenaScope scope(*scratch_);
+  share(layout);
+  PassShape shape;
+  shape.rows = layout.rows;
+  shape.segments = layout.n;
+  shape.max_segment_rows = layout.max_segment_rows;
+  shape.choices = layout.choices;
+  shape.max_positions = config_.max_positions;
+  PassMemory pass = take_pass(shape, visibility_, memory_->target_tables, *scratch_);
+  pass.choices.masks = array_of<uint32_t>(memory_->masks);
+  pass.choices.mask_words = memory_->mask_words;
+  ops::fill_verify_rows(stream_, step_of(layout), array_of<TokenId>(memory_->drafts), visibility_, pass.rows,
+                        pass.choices);
+  model::Pass target{stream_, pass.rows, kv_.layers(0, target_.kv_layers()), *scratch_};
+  target.routing = {config_.simulate_routing, kRoutingSeed, config_.slots, memory_->experts_touched()};
+  target.states = kv_.states();
+  target.exchange = config_.exchange;
+  target_.plan(target);
+  const TensorView x = scratch_->take(DType::kF32, {layout.rows, target_.spec().hidden});
+  model::Capture capture;
+  if (proposer_ && !proposer_->feature_layers().empty()) {
+    capture.layers = proposer_->feature_layers();
+    const auto width = static_cast<int64_t>(capture.layers.size()) * target_.spec().hidden;
+    capture.features = scratch_->take(target_.activation(), {layout.rows, width});
+  }
+  target_.embed(stream_, pass.rows.token_ids, x);
+  target_.forward(target, capture, x);
+  if (enqueued_ != nullptr) enqueued_->forwarded->set();
+  if (enqueued_ != nullptr && device_.kind() == DeviceKind::kCpu) fill_masks(*enqueued_);
+  ops::take_masks(stream_,
+                  {memory_->mask_ticket(), array_of<uint64_t>(memory_->masks_filled),
+                   array_of<uint32_t>(memory_->host_masks), array_of<uint32_t>(memory_->masks), memory_->mask_words});
+  choose(layout, pass, x);
+  score(layout, x);
+  accept(layout);
+  if (enqueued_ != nullptr) enqueued_->chosen->set();
+  if (capture.features.data != nullptr) commit(layout, pass, capture.features);
+}
+
+void Round::take_part() {
+  VOLLEY_CHECK(config_.exchange != nullptr && under_way() == 0);
+  if (device_.kind() == DeviceKind::kCpu) {
+    pass_without_rows();
+    device_.download(&experts_touched_, memory_->experts_touched(), sizeof(experts_touched_));
+    return;
+  }
+  // The last but one has ended; what it came to means something only if nobody was gone.
+  IdlePass& pass = *idle_passes_[idle_count_++ % idle_passes_.size()];
+  pass.end->wait();
+  config_.exchange->check();
+  experts_touched_ = std::max(experts_touched_, *static_cast<const int64_t*>(pass.touched.data()));
+  if (idle_graph_ != nullptr) {
+    idle_graph_->launch();
+  } else {
+    pass_without_rows();
+  }
+  device_.enqueue_download(pass.touched.data(), memory_->experts_touched(), sizeof(int64_t));
+  pass.end->set();
+}
+
+void Round::settle() {
+  if (idle_count_ == 0) return;
+  const IdlePass& last = *idle_passes_[(idle_count_ - 1) % idle_passes_.size()];
+  last.end->wait();
+  config_.exchange->check();
+  experts_touched_ = std::max(experts_touched_, *static_cast<const int64_t*>(last.touched.data()));
+}
+
+void Round::pass_without_rows() {
+  const ops::Rows none;
+  model::Pass pass{stream_, none, {}, *scratch_};
+  pass.routing = {config_.simulate_routing, kRoutingSeed, config_.slots, memory_->experts_touched()};
+  pass.exchange = config_.exchange;
+  target_.take_part(pass);
+}
+
+// The device waits for the masks of no step up to this one.
+void Round::let_masks_pass(uint64_t step) {
+  if (memory_->masks_filled.data() == nullptr) return;  // it was not made
+  std::atomic_ref(*array_of<uint64_t>(memory_->masks_filled)).store(step, std::memory_order_release);
+}
+
+// Grammar masks depend on the drafted tokens. They come to the host while the target runs, which the masks are not
+// needed for; a request's masks are a thread's work. The step does not wait for them without end.
+void Round::fill_masks(Flight& flight) {
+  if (flight.mask_rows == 0) return;
+  const int32_t rows = std::exchange(flight.mask_rows, 0);
+  ++filled_steps_;
+  try {
+    ask_for_masks(flight, {array_of<uint32_t>(memory_->host_masks), static_cast<size_t>(rows) * memory_->mask_words});
+  } catch (...) {
+    let_masks_pass(filled_steps_);
+    throw;
+  }
+  let_masks_pass(filled_steps_);
+  // A request that has ended meanwhile left its grammar here, which takes a while to free.
+  for (std::shared_ptr<MaskSource>& source : flight.masks) {
+    if (source.use_count() == 1) discard(std::move(source));
+  }
+  flight.masks.clear();
+}
+
+void Round::ask_for_masks(const Flight& flight, std::span<uint32_t> words) {
+  if (config_.rank > 0) {
+    std::ranges::copy(config_.masks->take(filled_steps_, words.size()), words.begin());
+    return;
+  }
+  flight.drafts_here->wait();
+  std::vector<MaskThreads::Task> tasks;
+  for (size_t i = 0; i < flight.segments.size(); ++i) {
+    const ops::StepSegment& segment = flight.segments[i];
+    if (segment.mask_row < 0) continue;
+    MaskThreads::Task& task = tasks.emplace_back();
+    task.source = flight.masks[i];
+    task.drafted = {array_of<TokenId>(memory_->host_drafts) + segment.draft_begin, static_cast<size_t>(segment.draft)};
+    task.words = words.data() + int64_t{segment.mask_row} * memory_->mask_words;
+  }
+  if (config_.masks != nullptr && config_.masks->is_elsewhere()) {
+    std::vector<std::span<const TokenId>> drafted;
+    for (const MaskThreads::Task& task : tasks) drafted.push_back(task.drafted);
+    config_.masks->ask(drafted);
+    std::ranges::copy(config_.masks->take(filled_steps_, words.size()), words.begin());
+    return;
+  }
+  mask_threads_->fill(tasks, memory_->mask_words);
+  if (config_.masks != nullptr) config_.masks->publish(words);
+}
+
+// The target's choice after the last known row and after each drafted one.
+void Round::choose(const Layout& layout, const PassMemory& pass, TensorView x) {
+  for (const LogitChunk& chunk : layout.choice_chunks) {
+    ArenaScope scope(*scratch_);
+    const TensorView logits = scratch_->take(DType::kF32, {chunk.rows, target_.spec().vocab});
+    ops::ChoiceTask task;
+    task.rows = chunk.rows;
+    task.segments = {pass.choices.segments + chunk.segment_begin,
+                     static_cast<size_t>(chunk.segment_end - chunk.segment_begin)};
+    task.state = sampler_.get();
+    task.out.tokens = array_of<TokenId>(memory_->choices) + chunk.row_begin;
+    task.out.finite = array_of<uint8_t>(memory_->finite) + chunk.row_begin;
+    task.out.logprobs = array_of<ops::RowLogprobs>(memory_->logprobs) + chunk.row_begin;
+    const ops::ChoicePlan plan = ops::plan_choices(stream_, task, target_.head_summarises(stream_), *scratch_);
+    target_.logits(stream_, x, pass.choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, *scratch_,
+                   plan.summaries);
+    ops::choose(stream_, plan, logits, *scratch_);
+  }
+}
+
+// Logprobs of a prompt's tokens, behind those of the choices.
+void Round::score(const Layout& layout, TensorView x) {
+  const auto rows = static_cast<int32_t>(layout.scored.size());
+  auto* base = array_of<std::byte>(memory_->scores);
+  const auto* choice = reinterpret_cast<ops::ChoiceSegment*>(base + memory_->score_choices_begin(rows));
+  for (int32_t begin = 0; begin < rows; begin += config_.logit_rows, ++choice) {
+    ArenaScope scope(*scratch_);
+    const int32_t n = std::min(config_.logit_rows, rows - begin);
+    const TensorView index(reinterpret_cast<int32_t*>(base) + begin, DType::kI32, {n});
+    const TensorView logits = scratch_->take(DType::kF32, {n, target_.spec().vocab});
+    target_.logits(stream_, x, index, logits, *scratch_);
+    ops::ChoiceOutput out;
+    out.tokens = scratch_->take(DType::kI32, {n}).as<TokenId>();
+    out.logprobs = array_of<ops::RowLogprobs>(memory_->logprobs) + layout.choices + begin;
+    ops::choose(stream_, logits, {choice, 1}, *sampler_, out, *scratch_);
+  }
+}
+
+void Round::accept(const Layout& layout) {
+  ops::AcceptInputs in;
+  in.drafts = array_of<TokenId>(memory_->drafts);
+  in.choices = array_of<TokenId>(memory_->choices);
+  in.finite = array_of<uint8_t>(memory_->finite);
+  ops::AcceptOutputs out;
+  out.outcomes = memory_->outcome_array();
+  out.tokens = memory_->result_tokens();
+  out.stride = memory_->stride;
+  out.slots = array_of<int32_t>(memory_->committed);
+  out.counts = out.slots + memory_->max_segments;
+  ops::accept_step(stream_, step_of(layout), in, out);
+  sampler_->append_committed(stream_, {out.slots, out.counts, out.tokens, layout.n, out.stride});
+}
+
+// Features of the rows that are now part of their sequences: all known ones, and the drafted ones that were kept (the
+// bonus token has no row yet). A device whose outcomes only the device knows takes all rows: what a rejected row leaves
+// in the drafter's layers lies past the sequence's end, where the next block overwrites it before anything sees it.
+void Round::commit(const Layout& layout, const PassMemory& pass, TensorView features) {
+  ArenaScope scope(*scratch_);
+  ops::Rows kept_rows = pass.rows;
+  for (int i = 0; i < ops::kMaxViews; ++i) kept_rows.views[i].page_table = memory_->draft_tables[i];
+  if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, kept_rows, features, *scratch_);
+  std::vector<int32_t> index;
+  std::vector<ops::RowSegment> segments;
+  if (stream_.dry()) {  // as if there were a row fewer than all
+    index.resize(layout.rows);
+    segments.push_back({0, layout.rows, 0});
+  }
+  for (int32_t i = 0; i < layout.n && !stream_.dry(); ++i) {
+    const ops::StepSegment& segment = memory_->segment_array()[i];
+    const int32_t kept = segment.known + std::max(0, memory_->outcome_array()[i].committed - 1);
+    segments.push_back({static_cast<int32_t>(index.size()), kept, segment.slot});
+    for (int32_t j = 0; j < kept; ++j) index.push_back(segment.row_begin + j);
+  }
+  const auto n = static_cast<int64_t>(index.size());
+  kept_rows.rows = static_cast<int32_t>(n);
+  kept_rows.segments = segments.data();
+  if (n < layout.rows || stream_.dry()) {
+    const TensorView rows(index.data(), DType::kI32, {n});
+    const auto pick = [&](const TensorView& from, int64_t width) {
+      const TensorView to = scratch_->take(from.dtype, {n, width});
+      ops::gather_rows(stream_, TensorView(from.data, from.dtype, {layout.rows, width}), rows, to);
+      return to;
+    };
+    const auto pick_row = [&](const TensorView& from) { return TensorView(pick(from, 1).data, DType::kI32, {n}); };
+    for (TensorView* array : {&kept_rows.slots, &kept_rows.rope_positions, &kept_rows.cache_positions}) {
+      *array = pick_row(*array);
+    }
+    features = pick(features, features.dim(1));
+  }
+  proposer_->commit(stream_, kept_rows, features, *scratch_);
+}
+
+}  // namespace volley::decode

@@ -1,0 +1,283 @@
+// For the tests of the round: a tiny target whose answers can be recomputed in one pass, and a proposer that is right
+// or wrong where a test says so. On the CPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "decode/round.h"
+#include "model/params.h"
+
+namespace volley::decode {
+
+inline constexpr int32_t kVocab = 64;
+inline constexpr TokenId kPoison = kVocab - 1;  // its embedding is NaN, in a target that is made so
+inline constexpr int32_t kPositions = 96;       // of a sequence, at most
+
+// Random weights; the poisoned token's embedding row is NaN where it is asked for. States of recurrent layers fade
+// slowly, so that what is in them shows.
+class TinyWeights final : public weights::Checkpoint {
+ public:
+  explicit TinyWeights(bool poisoned) : random_(weights::make_dummy_checkpoint(11)), poisoned_(poisoned) {}
+  bool has(std::string_view name) const override { return random_->has(name); }
+  Result<weights::SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
+    VOLLEY_ASSIGN(weights::SourceTensor tensor, random_->get(name, shape));
+    const bool fading = name.ends_with("A_log");
+    if (!fading && (!poisoned_ || name != "embed_tokens.weight")) return tensor;
+    const auto* from = reinterpret_cast<const BFloat16*>(tensor.data);
+    auto values = std::make_shared<std::vector<BFloat16>>(from, from + (fading ? shape[0] : shape[0] * shape[1]));
+    if (fading) {
+      std::ranges::fill(*values, to_bfloat16(-3.0f));
+    } else {
+      for (int64_t i = 0; i < shape[1]; ++i) (*values)[kPoison * shape[1] + i] = {0x7fc0};
+    }
+    tensor.data = reinterpret_cast<const std::byte*>(values->data());
+    tensor.owner = values;
+    return tensor;
+  }
+  Result<weights::SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
+                                         std::span<const int64_t> shape) const override {
+    return random_->get_part(name, whole, first, shape);
+  }
+  Status check(std::string_view, std::span<const int64_t>) const override { return {}; }
+  Result<std::vector<int64_t>> integers(std::string_view name, int64_t count) const override {
+    return random_->integers(name, count);
+  }
+  Status check_integers(std::string_view, int64_t) const override { return {}; }
+  DType main_dtype() const override { return DType::kBF16; }
+
+ private:
+  std::unique_ptr<weights::Checkpoint> random_;
+  const bool poisoned_;
+};
+
+inline model::Decoder tiny_decoder(int32_t window, bool recurrent) {
+  model::Decoder decoder;
+  decoder.family = "tiny";
+  decoder.hidden = 32;
+  decoder.vocab = kVocab;
+  model::RopeSpec rope;
+  rope.dim = 16;
+  decoder.ropes = {rope};
+  model::Attention attention;
+  attention.heads = 2, attention.kv_heads = 1, attention.head_dim = 16, attention.scale = 0.25f;
+  model::Attention sliding = attention;
+  sliding.window = window;
+  decoder.layers = {{sliding, model::Dense{48}}, {attention, model::Dense{48}}};
+  if (recurrent) decoder.layers.push_back({model::GatedDelta{{1, 2, 16, 16, 4}}, model::Dense{48}});
+  return decoder;
+}
+
+// What a request is to the round.
+struct TinyRequest {
+  std::vector<TokenId> prompt;
+  uint64_t seed = 1;
+  float temperature = 1;
+  int32_t max_tokens = 40;
+  std::vector<TokenId> end_ids;
+  int32_t logprobs = -1;
+};
+
+// Right where `answers` has an answer for the slot's seed, but for the places that are_wrong(seed, place) names; its
+// confidence says which is which. Keeps what it was asked for.
+class ScriptedProposer final : public Proposer {
+ public:
+  struct Asked {
+    int32_t blocks = 0, length = 0, drafts = 0;
+    size_t chunks = 0;
+  };
+  ScriptedProposer(int32_t proposals, int32_t hidden) : proposals_(proposals), hidden_(hidden) {}
+
+  std::map<uint64_t, std::vector<TokenId>> answers;
+  std::function<bool(uint64_t seed, int32_t place)> are_wrong = [](uint64_t, int32_t) { return false; };
+  std::vector<Asked> asked;
+  std::map<int32_t, std::vector<int32_t>> committed;  // of each slot: positions whose features came, in order
+
+  int32_t proposals() const override { return proposals_; }
+  std::span<const int32_t> feature_layers() const override { return layers_; }
+
+  void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState&, Arena&) override {
+    if (stream.dry()) return;
+    asked.push_back({pass.step.blocks, pass.length, pass.drafts, pass.chunks.size()});
+    for (int32_t s = 0; s < pass.step.n; ++s) {
+      const ops::StepSegment& segment = pass.step.segments[s];
+      if (segment.block_index < 0) continue;
+      const ops::SlotRow& slot = pass.step.slots[segment.slot];
+      const std::vector<TokenId>& answer = answers.at(slot.seed);
+      for (int32_t i = 0; i < segment.draft; ++i) {
+        const int32_t place = slot.length - slot.prompt_length + i;
+        const bool known = place < static_cast<int32_t>(answer.size());
+        const TokenId right = known ? answer[place] : 0;
+        const bool wrong = !known || are_wrong(slot.seed, place);
+        pass.tokens[segment.draft_begin + i] = wrong ? (right + 1) % kPoison : right;
+        pass.confidence[segment.draft_begin + i] = wrong ? 0.1f : 0.9f;
+      }
+    }
+  }
+
+  void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena&) override {
+    if (stream.dry()) return;
+    ASSERT_EQ(features.dim(0), rows.rows);
+    ASSERT_EQ(features.dim(1), static_cast<int64_t>(layers_.size()) * hidden_);
+    for (int32_t i = 0; i < rows.rows; ++i) {
+      committed[rows.slots.as<int32_t>()[i]].push_back(rows.cache_positions.as<int32_t>()[i]);
+    }
+  }
+
+ private:
+  const int32_t proposals_, hidden_;
+  const std::vector<int32_t> layers_ = {1, 0};
+};
+
+struct TinyOptions {
+  int32_t block_size = 1;  // 1: no proposer
+  int32_t slots = 4, max_rows = 64, logit_rows = 64, page_size = 16, threads = 1, depth = 0;
+  int32_t window = 8;     // of the first layer
+  bool recurrent = true;  // there is a third layer, by the gated delta rule
+  bool poisoned = false;
+  std::vector<int32_t> draft_lengths;
+};
+
+// A device, a target, pages and a round over them.
+class TinyWorld {
+  template <typename T>
+  static T must(Result<T> result) {
+    VOLLEY_CHECK_MSG(result.ok(), result.ok() ? "" : result.error().message);
+    return std::move(result).value();
+  }
+
+  const int32_t pages_a_slot_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<model::Network> target_;
+  std::unique_ptr<model::KvMemory> kv_;
+
+ public:
+  std::unique_ptr<Round> round;
+  ScriptedProposer* proposer = nullptr;  // null: none
+
+  explicit TinyWorld(const TinyOptions& options) : pages_a_slot_(kPositions / options.page_size) {
+    device_ = must(make_cpu_device(options.threads));
+    const model::Decoder decoder = tiny_decoder(options.window, options.recurrent);
+    const model::Numerics numerics = {DType::kF32, DType::kBF16};
+    const auto weights = std::make_shared<TinyWeights>(options.poisoned);
+    const std::vector<model::Param> params = model::params(decoder);
+    model::WeightLoader loader(*device_, *weights, numerics, params);
+    target_ = must(model::Network::load(loader, weights, decoder, numerics, kPositions));
+    model::KvLayout layout = model::kv_layout(model::kv_shapes(decoder), options.page_size, DType::kF32);
+    for (kv::Group& group : layout.groups) group.pages = int64_t{options.slots} * pages_a_slot_;
+    model::add_states(decoder, options.slots, options.block_size - 1, numerics.activation, layout);
+    layout.snapshots = layout.states.empty() ? 0 : options.slots;
+    kv_ = must(model::KvMemory::allocate(*device_, layout));
+    std::unique_ptr<ScriptedProposer> scripted;
+    if (options.block_size > 1) scripted = std::make_unique<ScriptedProposer>(options.block_size - 1, decoder.hidden);
+    proposer = scripted.get();
+    RoundConfig config;
+    config.slots = options.slots;
+    config.max_rows = options.max_rows;
+    config.max_positions = kPositions;
+    config.page_size = options.page_size;
+    config.logit_rows = options.logit_rows;
+    config.depth = options.depth;
+    config.draft_lengths = options.draft_lengths;
+    round = must(Round::create(*device_, *target_, *kv_, std::move(scripted), config));
+  }
+
+  // Starts a slot on pages of its own, which lie in no order. `output`: of a resumed request.
+  void start(int32_t slot, const TinyRequest& request, std::span<const TokenId> output = {}) {
+    SlotStart start;
+    start.sampling.params.temperature = request.temperature;
+    start.sampling.params.logprobs = request.logprobs;
+    start.sampling.params.logit_bias = {{kPoison, -100.0f}};  // nobody chooses it
+    start.sampling.seed = request.seed;
+    start.sampling.prompt_length = static_cast<int32_t>(request.prompt.size());
+    start.sampling.end_ids = start.limits.end_ids = request.end_ids;
+    start.limits.max_tokens = request.max_tokens;
+    start.prompt = request.prompt;
+    start.output = output;
+    ASSERT_TRUE(round->execute(StartSlot{slot, start}).ok());
+    for (int32_t group = 0; group < std::ssize(kv_->groups()); ++group) {
+      for (int32_t i = 0; i < pages_a_slot_; ++i) {
+        round->execute(SetPage{slot, group, i, PageId((slot + 1) * pages_a_slot_ - 1 - i)});
+      }
+    }
+  }
+
+  // The slot goes on where another one stands: on its pages.
+  void share_pages(int32_t slot, int32_t with) {
+    for (int32_t group = 0; group < std::ssize(kv_->groups()); ++group) {
+      for (int32_t i = 0; i < pages_a_slot_; ++i) {
+        round->execute(SetPage{slot, group, i, PageId((with + 1) * pages_a_slot_ - 1 - i)});
+      }
+    }
+  }
+  // What the recurrent layer keeps: its position, its state and the rows before it, without the tape.
+  std::vector<std::byte> state(int32_t slot) const {
+    const ops::DeltaState& states = kv_->states()[0];
+    const ops::DeltaShape shape = *target_->spec().layers.back().mixer_facts().state;
+    const auto stride = ops::delta_state_bytes(shape, states.tape_rows, states.dtype);
+    const int64_t cursor = 64, state = shape.v_width() * shape.k_dim * int64_t{sizeof(float)};
+    const int64_t rows = (shape.taps - 1) * shape.channels() * static_cast<int64_t>(dtype_size(states.dtype));
+    const std::byte* begin = states.base + slot * stride;
+    std::vector<std::byte> bytes(begin, begin + 4);  // the position; how long the tape is may differ
+    bytes.insert(bytes.end(), begin + cursor, begin + cursor + state + rows);
+    return bytes;
+  }
+
+  void enqueue(const std::vector<RoundSegment>& segments, const VerifyBudget& budget = {}) {
+    ASSERT_TRUE(round->enqueue(segments, budget).ok());
+  }
+  std::vector<RoundResult> wait() {
+    std::vector<RoundResult> results;
+    round->wait(results);
+    return results;
+  }
+  std::vector<RoundResult> step(const std::vector<RoundSegment>& segments, const VerifyBudget& budget = {}) {
+    enqueue(segments, budget);
+    return wait();
+  }
+};
+
+// The tokens [from, from + n) of a sequence, n = -1: all that follow. The last part of a prompt chooses.
+inline RoundSegment known(int32_t slot, std::span<const TokenId> tokens, int32_t from = 0, int32_t n = -1) {
+  RoundSegment segment;
+  segment.slot = slot;
+  segment.start = from;
+  segment.known = n < 0 ? tokens.subspan(from) : tokens.subspan(from, n);
+  segment.chooses = from + std::ssize(segment.known) == std::ssize(tokens);
+  return segment;
+}
+
+inline RoundSegment decoding(int32_t slot, int32_t draft) {
+  RoundSegment segment;
+  segment.slot = slot;
+  segment.draft = draft;
+  segment.chooses = true;
+  return segment;
+}
+
+// The answer as a pass over the whole sequence gives it, token by token, from empty pages: nothing of a round is in it
+// but the choice after a prompt.
+inline std::vector<TokenId> recomputed(const TinyRequest& request, const TinyOptions& options = {}) {
+  TinyOptions plain = options;
+  plain.block_size = 1;
+  plain.max_rows = kPositions;
+  plain.draft_lengths = {};
+  std::vector<TokenId> output;
+  while (std::ssize(output) < request.max_tokens) {
+    TinyWorld world(plain);
+    std::vector<TokenId> all = request.prompt;
+    all.insert(all.end(), output.begin(), output.end());
+    world.start(0, request, output);
+    output.push_back(world.step({known(0, all)})[0].tokens.at(0));
+    if (std::ranges::count(request.end_ids, output.back()) > 0) break;
+  }
+  return output;
+}
+
+}  // namespace volley::decode

@@ -1,0 +1,42 @@
+#include "engine/run/plan_time.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace volley::engine {
+namespace {
+
+using std::chrono::microseconds;
+
+// Planning must be over before the step that runs. Twice its usual time, and what a thread may be woken late and the
+// first work takes to get to the device.
+constexpr int kPlannings = 2;
+// Where kernels are launched one by one the device works on the first while the host launches the last. This part of
+// them should be there before, as some are over sooner than the next one is launched.
+constexpr int kAhead = 4;
+constexpr auto kWaking = microseconds(500);
+// Who waited for results less than this may have come late for them: the next step may have begun long ago.
+constexpr auto kWaited = microseconds(100);
+
+}  // namespace
+
+void PlanTime::planned(Clock::time_point begin, Clock::time_point enqueue, Clock::time_point end, double least_s) {
+  planning_ = std::max(enqueue - begin + (end - enqueue) / kAhead, planning_ * 9 / 10);
+  steps_.push_back({enqueue, std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(least_s))});
+}
+
+void PlanTime::landed(Clock::time_point begin, Clock::time_point arrived) {
+  VOLLEY_CHECK(!steps_.empty());
+  steps_.pop_front();
+  if (!steps_.empty() && arrived - begin > kWaited) steps_.front().begin = arrived;
+}
+
+std::optional<PlanTime::Clock::time_point> PlanTime::next() const {
+  if (steps_.size() != 1) return std::nullopt;
+  const Clock::duration spare = steps_.front().least - kPlannings * planning_ - kWaking;
+  if (spare <= Clock::duration::zero()) return std::nullopt;
+  return steps_.front().begin + spare;
+}
+
+}  // namespace volley::engine

@@ -1,0 +1,36 @@
+// The bound of the queue, and of what a tenant may have of it.
+#pragma once
+
+#include <volley/result.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/fair_space.h"
+
+namespace volley::engine {
+
+// A tenant may wait with at most so many requests for each place that stays free, and always with one.
+constexpr size_t kQueueShare = 7;
+
+inline FairSpace::Limits queue_limits(int32_t max_queue) {
+  return {.total = static_cast<size_t>(max_queue), .share = kQueueShare, .always = 1};
+}
+// With how many a tenant may wait where there is no other.
+constexpr size_t most_places_alone(size_t max_queue) {
+  return std::max<size_t>(kQueueShare * max_queue / (kQueueShare + 1), 1);
+}
+
+// kResourceExhausted: there is no place for one more. Those without a name are not told apart, and have all.
+inline Status check_place(const FairSpace& queued, const std::string& tenant) {
+  const FairSpace::Room room = queued.room(tenant);
+  if (room == FairSpace::Room::kThere || (room != FairSpace::Room::kNoneForAll && tenant.empty())) return {};
+  const std::string all = std::to_string(queued.all()), later = ": try again later.";
+  if (room == FairSpace::Room::kNoneForAll) {
+    return resource_exhausted("The queue is full (" + all + " requests wait)" + later);
+  }
+  return resource_exhausted("The queue is nearly full, and " + std::to_string(queued.of(tenant)) + " of the " + all +
+                            " requests that wait are yours" + later);
+}
+
+}  // namespace volley::engine

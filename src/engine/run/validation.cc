@@ -1,0 +1,228 @@
+#include "engine/run/validation.h"
+
+#include <cmath>
+#include <string>
+
+#include "comm/row_exchange.h"
+#include "ops/choice/choice.h"
+
+namespace volley::engine {
+namespace {
+
+std::string number(double value) {
+  std::string text = std::to_string(value);
+  while (text.find('.') != std::string::npos && (text.back() == '0' || text.back() == '.')) {
+    const bool dot = text.back() == '.';
+    text.pop_back();
+    if (dot) break;
+  }
+  return text;
+}
+
+// Written so that NaN fails.
+Status in_range(const char* name, double value, double low, double high) {
+  if (value >= low && value <= high) return {};
+  return invalid_argument(std::string(name) + " is " + number(value) + ": it must be between " + number(low) + " and " +
+                          number(high) + ".");
+}
+
+Status check_token(const char* name, TokenId token, const EngineInfo& info) {
+  if (token >= 0 && token < info.vocab_size) return {};
+  return invalid_argument(std::string(name) + " holds token id " + std::to_string(token) +
+                          ", but the vocabulary has ids 0 to " + std::to_string(info.vocab_size - 1) + ".");
+}
+
+static_assert(kMaxLogitBias == ops::kMaxLogitBias && kMaxEndIds == ops::kMaxEndIds);
+
+// What masks look back at is kept for each row of a block.
+constexpr size_t kMaxBadWordTokens = 4096;
+constexpr int32_t kMaxPattern = 1024;
+
+Status check_token_rules(const GenerateRequest& request, const EngineInfo& info) {
+  for (TokenId token : request.allowed_tokens) VOLLEY_RETURN_IF_ERROR(check_token("allowed_tokens", token, info));
+  size_t tokens = 0;
+  for (const auto& word : request.bad_words) {
+    if (word.empty()) return invalid_argument("bad_words holds a word without tokens: leave it out.");
+    for (TokenId token : word) VOLLEY_RETURN_IF_ERROR(check_token("bad_words", token, info));
+    tokens += word.size();
+  }
+  if (tokens > kMaxBadWordTokens) {
+    return invalid_argument("bad_words has " + std::to_string(tokens) + " tokens: it may have at most " +
+                            std::to_string(kMaxBadWordTokens) + ".");
+  }
+  if (const auto& thinking = request.thinking) {
+    VOLLEY_RETURN_IF_ERROR(check_token("thinking", thinking->begin, info));
+    VOLLEY_RETURN_IF_ERROR(check_token("thinking", thinking->end, info));
+    if (thinking->tokens < 0) return invalid_argument("The thinking budget must not be negative.");
+    if (thinking->begin == thinking->end) {
+      return invalid_argument("The thinking budget has token id " + std::to_string(thinking->end) +
+                              " for both the begin and the end of thinking: it needs two.");
+    }
+  }
+  if (const auto& repetition = request.repetition) {
+    if (repetition->min_size < 1 || repetition->max_size < repetition->min_size || repetition->max_size > kMaxPattern) {
+      return invalid_argument("Repetitions are looked for in patterns of 1 to " + std::to_string(kMaxPattern) +
+                              " tokens, the least size not above the largest.");
+    }
+    if (repetition->min_count < 2)
+      return invalid_argument("A pattern repeats from the second time on: min_count is 2.");
+  }
+  return {};
+}
+
+Status check_sampling(const SamplingParams& p, const EngineInfo& info) {
+  VOLLEY_RETURN_IF_ERROR(in_range("temperature", p.temperature, 0, 100));
+  if (!(p.top_p > 0 && p.top_p <= 1)) {
+    return invalid_argument("top_p is " + number(p.top_p) + ": it must be above 0 and at most 1.");
+  }
+  if (p.top_k < -1) {
+    return invalid_argument("top_k is " + std::to_string(p.top_k) +
+                            ": use -1 or 0 for all tokens, or a positive count.");
+  }
+  VOLLEY_RETURN_IF_ERROR(in_range("min_p", p.min_p, 0, 1));
+  // Logits are divided by it, and must stay finite when they are divided by a low temperature, too.
+  VOLLEY_RETURN_IF_ERROR(in_range("repetition_penalty", p.repetition_penalty, 0.01f, 100));
+  VOLLEY_RETURN_IF_ERROR(in_range("presence_penalty", p.presence_penalty, -2, 2));
+  VOLLEY_RETURN_IF_ERROR(in_range("frequency_penalty", p.frequency_penalty, -2, 2));
+  if (p.logprobs < -1 || p.logprobs > 20) {
+    return invalid_argument("logprobs is " + std::to_string(p.logprobs) + ": it must be at most 20.");
+  }
+  if (p.logit_bias.size() > ops::kMaxLogitBias) {
+    return invalid_argument("logit_bias has " + std::to_string(p.logit_bias.size()) + " entries: it may have at most " +
+                            std::to_string(ops::kMaxLogitBias) + ".");
+  }
+  for (const auto& [token, bias] : p.logit_bias) {
+    VOLLEY_RETURN_IF_ERROR(check_token("logit_bias", token, info));
+    VOLLEY_RETURN_IF_ERROR(in_range("logit_bias", bias, -100, 100));
+  }
+  return {};
+}
+
+Status check_simulation(const SimulatedAcceptance& simulated) {
+  const auto& phases = simulated.phases;
+  if (phases.empty() || phases.front().from_step != 0) {
+    return invalid_argument("Simulated acceptance needs a probability from step 0 on.");
+  }
+  for (size_t i = 0; i < phases.size(); ++i) {
+    if (!(phases[i].p >= 0 && phases[i].p <= 1)) {
+      return invalid_argument("--simulate-acceptance needs a probability between 0 and 1.");
+    }
+    if (i > 0 && phases[i].from_step <= phases[i - 1].from_step) {
+      return invalid_argument(
+          "The phases of simulated acceptance must begin at ascending steps: " + std::to_string(phases[i].from_step) +
+          " follows " + std::to_string(phases[i - 1].from_step) + ".");
+    }
+  }
+  if (!(simulated.confidence_odds > 0 && std::isfinite(simulated.confidence_odds))) {
+    return invalid_argument("The odds of simulated confidence must be multiplied by a number above 0.");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_verify(const VerifyPolicy& policy, int block_size) {
+  if (policy.kind != VerifyPolicy::Kind::kFixed) return {};
+  if (policy.tokens >= 0 && policy.tokens < block_size) return {};
+  if (block_size == 1) {
+    return invalid_argument("--verify is " + std::to_string(policy.tokens) +
+                            ", but without speculation there is nothing to verify: leave it out, or turn "
+                            "speculation on (with --draft, without --spec off).");
+  }
+  return invalid_argument("--verify is " + std::to_string(policy.tokens) + ", but a block of " +
+                          std::to_string(block_size) + " drafts " + std::to_string(block_size - 1) +
+                          (block_size == 2 ? " token" : " tokens") + ": use 0 to " + std::to_string(block_size - 1) +
+                          ", auto or full.");
+}
+
+Status check_request(const GenerateRequest& request, const EngineInfo& info) {
+  if (request.prompt.empty()) return invalid_argument("The prompt is empty: it needs at least one token.");
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt >= info.max_model_len) {
+    return invalid_argument("The prompt has " + std::to_string(prompt) + " tokens, but the model's context holds " +
+                            std::to_string(info.max_model_len) +
+                            " with at least one for the answer: shorten the prompt.");
+  }
+  if (request.max_tokens != -1 && request.max_tokens < 1) {
+    return invalid_argument("max_tokens is " + std::to_string(request.max_tokens) + ": it must be at least 1.");
+  }
+  if (request.min_tokens < 0) {
+    return invalid_argument("min_tokens is " + std::to_string(request.min_tokens) + ": it must not be negative.");
+  }
+  if (request.max_tokens != -1 && request.min_tokens > request.max_tokens) {
+    return invalid_argument("min_tokens (" + std::to_string(request.min_tokens) + ") is above max_tokens (" +
+                            std::to_string(request.max_tokens) + ").");
+  }
+  constexpr double kLongestTimeout = 1e6;
+  VOLLEY_RETURN_IF_ERROR(in_range("timeout", request.timeout_s, 0, kLongestTimeout));
+  for (TokenId token : request.prompt) VOLLEY_RETURN_IF_ERROR(check_token("prompt", token, info));
+  for (TokenId token : request.stop_token_ids) VOLLEY_RETURN_IF_ERROR(check_token("stop_token_ids", token, info));
+  const size_t end_ids = request.stop_token_ids.size() + info.eos_token_ids.size();
+  if (end_ids > ops::kMaxEndIds) {
+    return invalid_argument("stop_token_ids has " + std::to_string(request.stop_token_ids.size()) +
+                            " entries: with the model's own end-of-sequence ids there may be at most " +
+                            std::to_string(ops::kMaxEndIds) + ".");
+  }
+  for (const std::string& stop : request.stop) {
+    if (stop.empty()) return invalid_argument("A stop string is empty: leave it out.");
+  }
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > ops::kMaxLogprobs) {
+    return invalid_argument("prompt_logprobs is " + std::to_string(request.prompt_logprobs) +
+                            ": it must be between 0 and " + std::to_string(ops::kMaxLogprobs) + ".");
+  }
+  VOLLEY_RETURN_IF_ERROR(check_token_rules(request, info));
+  if (request.simulate_acceptance) VOLLEY_RETURN_IF_ERROR(check_simulation(*request.simulate_acceptance));
+  return check_sampling(request.sampling, info);
+}
+
+Status check_nodes(const EngineOptions& o) {
+  if (o.nnodes == 1 && (o.node_rank > 0 || !o.master_addr.empty())) {
+    return invalid_argument(
+        "--node-rank and --master-addr are for an engine of several nodes: say how many there are with --nnodes, or "
+        "leave them out.");
+  }
+  if (o.node_rank >= o.nnodes) {
+    return invalid_argument("--node-rank is " + std::to_string(o.node_rank) + ": of --nnodes " +
+                            std::to_string(o.nnodes) + " it is from 0 to " + std::to_string(o.nnodes - 1) + ".");
+  }
+  if (o.nnodes == 1) return {};
+  if (o.tensor_parallel_size % o.nnodes != 0) {
+    return invalid_argument("--tensor-parallel-size " + std::to_string(o.tensor_parallel_size) +
+                            " cannot be divided among --nnodes " + std::to_string(o.nnodes) +
+                            ": each node has equally many ranks, at least one.");
+  }
+  if (o.master_addr.empty()) {
+    return invalid_argument("--nnodes " + std::to_string(o.nnodes) +
+                            " needs --master-addr: the address of node 0, by which the others reach it.");
+  }
+  if (o.data_parallel_size > 1) {
+    return unimplemented(
+        "--data-parallel-size is not built with --nnodes above 1: start servers of several nodes behind a router.");
+  }
+  if (o.restart_on_device_error) {
+    return unimplemented(
+        "--restart-on-device-error is not built with --nnodes above 1: let the service manager start all nodes again.");
+  }
+  return {};
+}
+
+Status check_expert_parallel(const EngineOptions& options, DeviceKind device, bool has_experts) {
+  if (!has_experts) {
+    return invalid_argument(
+        "--enable-expert-parallel divides the experts of a mixture among ranks or replicas, and the target has none: "
+        "leave it out.");
+  }
+  if (options.tensor_parallel_size > 1 || options.data_parallel_size == 1) return {};
+  const std::string divided = " with --enable-expert-parallel and --data-parallel-size " +
+                              std::to_string(options.data_parallel_size) + ", where replicas divide the experts";
+  if (device != DeviceKind::kCpu && options.data_parallel_size > comm::kMostGpuReplicas) {
+    return unimplemented("More than " + std::to_string(comm::kMostGpuReplicas) + " GPUs are not built" + divided +
+                         ": use fewer, or leave it out.");
+  }
+  if (options.restart_on_device_error) {
+    return unimplemented("--restart-on-device-error is not built" + divided + ": leave one of them out.");
+  }
+  return {};
+}
+
+}  // namespace volley::engine

@@ -1,0 +1,93 @@
+// How many drafted tokens each step verifies: what the options or set_verify() say, or what the budget policy decides
+// (decode/budget). Between the worker, which plans and runs steps, and the policy, which learns from them.
+//
+// A step goes through next(), before it is planned; budget(), when its segments are known; and observe(), with its
+// results, in the order of the steps. Threads: one, the engine's.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "decode/budget/policy.h"
+#include "decode/round.h"
+#include "sched/scheduler.h"
+
+namespace volley::engine {
+
+struct VerifyConfig {
+  VerifyPolicy policy;
+  int32_t max_draft = 0;               // 0: there is no drafter
+  std::vector<int32_t> draft_lengths;  // these three: of the round
+  std::vector<int32_t> row_buckets;
+  int32_t most_shared_rows = 0;
+  int32_t max_rows = 0;                    // of a step
+  std::optional<decode::CostModel> costs;  // needed for VerifyPolicy::Kind::kAuto
+};
+
+// One step on its way.
+struct VerifyStep {
+  sched::VerifyLimit limit;
+  std::optional<decode::Decision> decision;  // with kAuto, when somebody decodes
+  decode::RoundShape shape;                  // filled by budget()
+  int32_t draft = 0;                         // tokens drafted for the request that gets most
+  int32_t rows = 0;                          // of the target's pass for decoding requests
+  bool waits_for_masks = false;              // its time holds the host's work
+  double decoding_s = 0;  // predicted for the decoding requests alone; 0: nobody decodes, or there is no cost model
+  std::vector<float> simulated;  // of each decoding segment: its simulated acceptance, or -1
+};
+
+// The last step's choice, for people. Words are made when somebody asks.
+struct VerifyNews {
+  int32_t draft = 0, rows = 0, requests = 0;
+  bool automatic = false;
+  std::optional<decode::Decision> decision;
+};
+std::string in_words(const VerifyNews& news);  // empty before the first step
+
+class VerifyControl {
+ public:
+  explicit VerifyControl(VerifyConfig config);
+
+  void set(const VerifyPolicy& policy);  // from the next step on. REQUIRES: VerifyConfig::costs, for kAuto
+
+  bool predicts() const { return policy_ != nullptr; }  // whether there is a cost model
+  // What the last next() predicted for plain decoding of all. 0: nobody decoded, or there is no cost model.
+  double plain_s() const { return plain_s_; }
+  // most_seconds: what the decoding requests may take of a step with prompts (PromptPace).
+  VerifyStep next(const sched::DecodingOutlook& outlook, double most_seconds = std::numeric_limits<double>::infinity());
+  // The rows that the decoding segments of a planned step get. `segments` may be fewer than were planned.
+  decode::VerifyBudget budget(const sched::StepPlan& plan, std::span<const decode::RoundSegment> segments,
+                              VerifyStep& step) const;
+  float shift(RequestId id) const { return policy_ ? policy_->shift(id) : 0; }
+  // results: of the step's decoding segments, as the round brought them; ids: whose they are, with 0 for requests that
+  // have ended meanwhile.
+  void observe(const VerifyStep& step, const decode::StepTimes& times, std::span<const RequestId> ids,
+               std::span<const decode::RoundResult> results);
+  void forget(RequestId id);  // the request ended
+
+  EngineStats::Verify stats() const;  // but for `last`
+  const VerifyNews& news() const { return news_; }
+
+ private:
+  // What the decoding requests take of such a step. 0: there is no cost model, or nobody decodes.
+  double predict(const decode::RoundShape& shape) const;
+  void predict_fixed(const sched::DecodingOutlook& outlook, int32_t draft, VerifyStep& step) const;
+
+  VerifyConfig config_;
+  std::unique_ptr<decode::BudgetPolicy> policy_;  // null: nothing was measured
+  double plain_s_ = 0;
+  EngineStats::Verify stats_;
+  VerifyNews news_;
+  std::vector<decode::BudgetRequest> requests_;
+  std::vector<decode::BlockOutcome> blocks_;
+};
+
+// What simulated acceptance means for a request's decoding step `step` (0: the first).
+decode::SimulatedAcceptance simulated_at(const SimulatedAcceptance& simulated, int64_t step);
+
+}  // namespace volley::engine

@@ -1,0 +1,444 @@
+#include "engine/start/models.h"
+
+#include <algorithm>
+
+#include "base/environment.h"
+#include "decode/proposers.h"
+#include "engine/run/validation.h"
+#include "engine/start/models_memory.h"
+#include "engine/start/option_ranges.h"
+#include "engine/start/replica_options.h"
+#include "families/generation.h"
+#include "model/output_head.h"
+#include "model/shard.h"
+#include "ops/attention/attention.h"
+#include "ops/choice/choice.h"
+#include "ops/step/step.h"
+#include "weights/dummy_codes.h"
+#include "weights/named.h"
+#include "weights/schemes/schemes.h"
+
+namespace volley::engine {
+namespace {
+
+constexpr int32_t kDefaultSlots = 32, kDefaultGpuSlots = 128;
+constexpr int32_t kDefaultPrefillChunk = 512, kDefaultGpuPrefillChunk = 2048;
+constexpr int32_t kDefaultPageSize = 16, kDefaultGpuPageSize = 64;
+constexpr int kDefaultTargetStepMs = 500, kDefaultGpuTargetStepMs = 50;
+
+Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineOptions& options, const std::string& dir,
+                                                                   const weights::NameRules& names) {
+  if (options.dummy_weights) {
+    std::shared_ptr<const weights::Checkpoint> dummy = weights::make_dummy_checkpoint(*options.dummy_weights);
+    return weights::with_dummy_codes(std::move(dummy), names.quantisation.get(), *options.dummy_weights);
+  }
+  VOLLEY_ASSIGN(auto files,
+                weights::open_checkpoint(dir, options.mmap ? weights::FileAccess::kMap : weights::FileAccess::kRead));
+  return weights::with_names(std::move(files), names);
+}
+
+Status open_checkpoints(const EngineOptions& options, ResolvedModels& models) {
+  VOLLEY_ASSIGN(models.target_checkpoint, open_checkpoint(options, options.model_dir, models.target.names));
+  const auto check = [&](const weights::Checkpoint& checkpoint, std::span<const model::Param> params) -> Status {
+    if (options.dummy_weights) return {};
+    const auto checked = model::check_tensors(checkpoint, params);
+    return checked.ok() ? Status() : Status(checked.error());
+  };
+  if (!options.dummy_weights) {
+    VOLLEY_ASSIGN(std::optional<std::string> head,
+                  model::settle_output_head(*models.target_checkpoint, models.target.decoder));
+    if (head) models.warnings.push_back(*std::move(head));
+  }
+  VOLLEY_RETURN_IF_ERROR(check(*models.target_checkpoint, model::params(models.target.decoder)));
+  if (!models.draft || models.draft->facts().params.empty()) return {};
+  const decode::ProposerFacts& draft = models.draft->facts();
+  VOLLEY_ASSIGN(models.draft_checkpoint, open_checkpoint(options, options.draft_dir, draft.names));
+  return check(*models.draft_checkpoint, draft.params);
+}
+
+Status check_vocabulary(const model::Decoder& spec) {
+  if (spec.vocab <= ops::kMaxVocab) return {};
+  return unimplemented("The vocabulary has " + std::to_string(spec.vocab) + " tokens; sampling is built for at most " +
+                       std::to_string(ops::kMaxVocab) + ".");
+}
+
+// Lengths a block may be drafted to. They lie closer where a token more costs more of the whole; each takes graphs that
+// must be recorded, and a place in the measurements at the start.
+std::vector<int32_t> draft_lengths(const VerifyPolicy& policy, int32_t most) {
+  std::vector<int32_t> lengths;
+  if (policy.kind == VerifyPolicy::Kind::kAuto) lengths = {1, 2, 3, 4, 5, 7, 11, 15};
+  if (policy.kind == VerifyPolicy::Kind::kFixed && policy.tokens > 0) lengths = {policy.tokens};
+  std::erase_if(lengths, [most](int32_t length) { return length >= most; });
+  lengths.push_back(most);
+  return lengths;
+}
+
+Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
+  if (options.speculation == Speculation::kOff) return check_verify(options.verify, models.block_size);
+  if (options.draft_dir.empty()) {
+    return invalid_argument("Speculation needs a drafter: name its folder with --draft, or use --spec off.");
+  }
+  VOLLEY_ASSIGN(models.draft, decode::read_proposer(options.draft_dir));
+  VOLLEY_RETURN_IF_ERROR(models.draft->check_target(models.target.decoder));
+  VOLLEY_ASSIGN(models.block_size,
+                decode::resolve_block_size(models.draft->facts(), options.block_size, &models.warnings));
+  VOLLEY_RETURN_IF_ERROR(check_verify(options.verify, models.block_size));
+  models.draft_lengths = draft_lengths(options.verify, models.block_size - 1);
+  if (options.draft_window_mask == DraftWindowMask::kAuto) return {};
+  if (!decode::has_windows(models.draft->facts())) {
+    models.warnings.push_back("The drafter has no sliding-window layers: --draft-window-mask changes nothing.");
+  }
+  const bool causal = options.draft_window_mask == DraftWindowMask::kCausal;
+  models.draft_window_mask = causal ? ops::Mask::kCausal : ops::Mask::kBidirectional;
+  return {};
+}
+
+Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
+  models.max_model_len = options.max_model_len > 0 ? options.max_model_len : models.target.max_positions;
+  if (models.max_model_len > models.target.max_positions) {
+    return invalid_argument("--max-model-len is " + std::to_string(models.max_model_len) +
+                            ", but the model was trained for " + std::to_string(models.target.max_positions) +
+                            " positions: lower it.");
+  }
+  if (models.max_model_len < 2) return invalid_argument("--max-model-len must be at least 2.");
+  const bool gpu = models.device.kind == DeviceKind::kCuda;
+  const auto either = [](int32_t asked, int32_t otherwise) { return asked > 0 ? asked : otherwise; };
+  models.max_num_seqs = either(options.max_num_seqs, gpu ? kDefaultGpuSlots : kDefaultSlots);
+  models.prefill_chunk = either(options.prefill_chunk, gpu ? kDefaultGpuPrefillChunk : kDefaultPrefillChunk);
+  models.page_size = either(options.page_size, gpu ? kDefaultGpuPageSize : kDefaultPageSize);
+  models.max_num_batched_tokens =
+      options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : default_rows(models);
+  const int target_step_ms = options.target_step_ms >= 0 ? options.target_step_ms
+                             : gpu                       ? kDefaultGpuTargetStepMs
+                                                         : kDefaultTargetStepMs;
+  models.target_step_s = target_step_ms * 1e-3;
+  if (models.max_num_batched_tokens < models.max_num_seqs) {
+    return invalid_argument("--max-num-batched-tokens is " + std::to_string(models.max_num_batched_tokens) +
+                            ", fewer than the " + std::to_string(models.max_num_seqs) +
+                            " slots of --max-num-seqs: every running request needs at least one row a step.");
+  }
+  return check_rows(models);
+}
+
+DType kv_dtype(KvCacheType requested, DType activation) {
+  switch (requested) {
+    case KvCacheType::kBFloat16:
+      return DType::kBF16;
+    case KvCacheType::kFloat32:
+      return DType::kF32;
+    case KvCacheType::kFp8:
+      return DType::kF8E4M3;
+    case KvCacheType::kAuto:
+      break;
+  }
+  return activation;
+}
+
+// Whether kFp8Rows has kernels for matrices of these shapes (ops/linear/linear.h).
+bool fits_fp8_rows(std::span<const model::Param> params) {
+  return std::all_of(params.begin(), params.end(), [](const model::Param& param) {
+    const bool codes = param.is_matrix() && param.codes == model::Param::Codes::kAny;
+    return !codes || (param.columns % ops::kQuantisedColumns == 0 && param.rows() % 4 == 0);
+  });
+}
+
+// What all ranks together have of a list, each matrix in the shapes that it has there.
+std::vector<model::Param> on_all_ranks(const std::vector<model::Param>& list, int ranks) {
+  std::vector<model::Param> all;
+  for (int rank = 0; rank < ranks; ++rank) model::append(all, model::shard(list, rank, ranks));
+  return all;
+}
+
+// Why matrices of these shapes cannot be stored as kFp8Rows on the device, for the option that asks for it.
+Status check_fp8_rows(const std::string& option, const DeviceChoice& device, std::span<const model::Param> params,
+                      const std::string& instead) {
+  if (!ops::linear_takes_fp8(device.kind, device.gpu)) {
+    return unimplemented(
+        option + " fp8 is built for GPUs of compute capability 9.0 (H100, H200) and for the CPU: use " + instead + ".");
+  }
+  if (fits_fp8_rows(params)) return {};
+  return unimplemented(
+      option + " fp8 needs a model whose sizes (hidden, intermediate, heads times head size) are multiples of " +
+      std::to_string(ops::kQuantisedColumns) + ", and outputs that are multiples of 4: use " + instead + ".");
+}
+
+// What the target's matrices are stored as; `plain` is what its checkpoint and --dtype make of them.
+Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedModels& models,
+                                         const ops::WeightFormat& plain) {
+  const bool cpu = models.device.kind == DeviceKind::kCpu;
+  if (requested == Quantization::kNone) return plain;
+  if (const std::string stored = models.target_checkpoint->quantisation(); !stored.empty()) {
+    return invalid_argument("The checkpoint is quantised already (" + stored + "): leave --quantization out.");
+  }
+  if (cpu) return requested == Quantization::kInt4 ? ops::kInt4Weights : ops::kFp8Weights;
+  if (requested == Quantization::kInt4) return ops::kInt4Weights;
+  const model::Decoder& decoder = models.target.decoder;
+  if (decoder.state_layers() > 0) {
+    return unimplemented(
+        "--quantization fp8 is not built for CUDA of models with recurrent layers so far: use none, or --device cpu.");
+  }
+  VOLLEY_RETURN_IF_ERROR(
+      check_fp8_rows("--quantization", models.device, on_all_ranks(model::params(decoder), models.ranks), "none"));
+  return ops::kFp8Rows;
+}
+
+// The same of the drafter's.
+Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const ResolvedModels& models,
+                                        const model::Numerics& plain) {
+  const bool cpu = models.device.kind == DeviceKind::kCpu;
+  if (const std::string stored = models.draft_checkpoint->quantisation(); !stored.empty()) {
+    if (requested != DraftQuantization::kFp8) return plain.storage;
+    return invalid_argument("The drafter's checkpoint is quantised already (" + stored +
+                            "): leave --draft-quantization out.");
+  }
+  std::vector<model::Param> params = models.draft->facts().params;
+  model::append(params, models.draft->copied_params(models.target.decoder, ops::kFp8Rows));
+  params = on_all_ranks(params, models.ranks);
+  switch (requested) {
+    case DraftQuantization::kNone:
+      return plain.storage;
+    case DraftQuantization::kFp8:
+      if (cpu) return ops::kFp8Weights;
+      VOLLEY_RETURN_IF_ERROR(check_fp8_rows("--draft-quantization", models.device, params, "auto or none"));
+      return ops::kFp8Rows;
+    case DraftQuantization::kAuto:
+      break;
+  }
+  const ops::WeightFormat& target = models.target_numerics.storage;
+  if (cpu) return target.is_codes() ? target : plain.storage;
+  const bool fast = ops::linear_takes_fp8(models.device.kind, models.device.gpu) && fits_fp8_rows(params);
+  return fast && plain.activation == DType::kBF16 ? ops::kFp8Rows : plain.storage;
+}
+
+void warn_of_widened(ResolvedModels& models) {
+  const auto warn = [&](const char* whose, std::span<const model::Param> params, const weights::Checkpoint& checkpoint,
+                        const model::Numerics& numerics) {
+    for (const std::string& what : model::widened_codes(params, checkpoint, numerics, models.device.kind)) {
+      std::string sentence = whose + what + ": this device has no kernel for them as they are stored.";
+      if (std::ranges::find(models.warnings, sentence) == models.warnings.end()) {
+        models.warnings.push_back(std::move(sentence));
+      }
+    }
+  };
+  // Where a rank's rows begin decides, too.
+  for (int rank = 0; rank < models.ranks; ++rank) {
+    warn("The target's weights in ", target_params(models, rank), *models.target_checkpoint, models.target_numerics);
+    if (!models.draft_checkpoint) continue;
+    warn("The drafter's weights in ", model::shard(models.draft->facts().params, rank, models.ranks),
+         *models.draft_checkpoint, models.draft_numerics);
+  }
+}
+
+Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
+  models.target_numerics = model::resolve_numerics(options.dtype, models.target_checkpoint->main_dtype());
+  models.target_numerics.fp8_products = ops::linear_takes_fp8(models.device.kind, models.device.gpu);
+  VOLLEY_ASSIGN(models.target_numerics.storage,
+                target_storage(options.quantization, models, models.target_numerics.storage));
+  models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
+  models.draft_numerics = models.target_numerics;
+  if (models.draft_checkpoint) {
+    // The drafter reads the target's features and shares its pages and head: its arithmetic is the target's.
+    const ComputeType type =
+        models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
+    models.draft_numerics = model::resolve_numerics(type, models.draft_checkpoint->main_dtype());
+    models.draft_numerics.fp8_products = models.target_numerics.fp8_products;
+    VOLLEY_ASSIGN(models.draft_numerics.storage,
+                  draft_storage(options.draft_quantization, models, models.draft_numerics));
+  }
+  warn_of_widened(models);
+  return {};
+}
+
+Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
+  models.ranks = options.tensor_parallel_size;
+  models.nodes = options.nnodes;
+  models.node = options.node_rank;
+  DeviceChoice& device = models.device;
+  if (models.ranks == 1 || device.kind == DeviceKind::kCpu) return {};
+  for (int rank = 1; rank < models.local_ranks(); ++rank) {
+    const Result<GpuFacts> gpu = examine_cuda_device(device_of_rank(device, rank).ordinal);
+    if (!gpu.ok()) {
+      const std::string of_nodes = models.nodes == 1 ? "" : " on --nnodes " + std::to_string(models.nodes);
+      const std::string count = models.nodes == 1 ? "as many" : std::to_string(models.local_ranks());
+      return Error{gpu.error().code, "--tensor-parallel-size " + std::to_string(models.ranks) + of_nodes + " needs " +
+                                         count + " GPUs from GPU " + std::to_string(device.ordinal) + " on. " +
+                                         gpu.error().message};
+    }
+    device.available_bytes = std::min(device.available_bytes, gpu->free_bytes);
+    const GpuInfo &first = device.gpu, &other = gpu->info;
+    if (other.compute_capability == first.compute_capability && other.multiprocessors == first.multiprocessors)
+      continue;
+    return failed_precondition("GPU " + std::to_string(device.ordinal) + " and GPU " +
+                               std::to_string(device_of_rank(device, rank).ordinal) +
+                               " are not alike: --tensor-parallel-size needs GPUs of one kind, or ranks would come to "
+                               "different tokens.");
+  }
+  if (models.nodes > 1) {  // before anything is read: whether there is what they sum over
+    VOLLEY_ASSIGN([[maybe_unused]] const std::string nccl, comm::nccl_version());
+    return {};
+  }
+  // Whether they reach one another.
+  VOLLEY_ASSIGN([[maybe_unused]] const auto group, comm::make_group(device.kind, models.ranks, device.ordinal));
+  return {};
+}
+
+// Each GPU has experts of every layer.
+Status check_experts_of_gpus(const model::Decoder& target, const EngineOptions& options) {
+  for (const model::Layer& layer : target.layers) {
+    const std::optional<ops::RouterRule> router = layer.ffn_facts().router;
+    if (!router || router->experts >= options.data_parallel_size) continue;
+    return invalid_argument("--data-parallel-size " + std::to_string(options.data_parallel_size) +
+                            " with --enable-expert-parallel needs as many experts, and the target has " +
+                            std::to_string(router->experts) + ": lower it.");
+  }
+  return {};
+}
+
+Status divide_experts(const EngineOptions& options, ResolvedModels& models) {
+  if (!options.enable_expert_parallel) return {};
+  model::Decoder divided = models.target.decoder;
+  VOLLEY_RETURN_IF_ERROR(check_expert_parallel(options, models.device.kind, divided.divide_by_expert()));
+  if (models.ranks == 1 && options.data_parallel_size == 1) {
+    models.warnings.push_back(
+        "--enable-expert-parallel changes nothing with one rank: it goes with --tensor-parallel-size or "
+        "--data-parallel-size.");
+  } else if (models.ranks == 1 && options.data_parallel_size > 1) {
+    models.expert_replicas = options.data_parallel_size;
+    if (models.keeps_own_experts()) VOLLEY_RETURN_IF_ERROR(check_experts_of_gpus(models.target.decoder, options));
+  } else {
+    models.target.decoder = std::move(divided);
+  }
+  return {};
+}
+
+// Whether the models can be divided among the ranks.
+Status check_ranks(const ResolvedModels& models) {
+  VOLLEY_RETURN_IF_ERROR(model::check_ranks(models.target.decoder, models.ranks, "the target"));
+  if (!models.draft) return {};
+  return model::check_ranks(models.draft->facts().decoder, models.ranks, "the drafter");
+}
+
+Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
+  VOLLEY_ASSIGN(const ops::AttentionBackend target, ops::parse_attention_backend(options.attention_backend));
+  VOLLEY_ASSIGN(const ops::AttentionBackend draft, ops::parse_attention_backend(options.draft_attention_backend));
+  // One backend for all layers of a model: their heads have one size so far.
+  const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) {
+    const std::optional<model::KvFacts> kv = spec.first_kv();
+    VOLLEY_CHECK(kv.has_value());
+    return ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype, kv->head_dim);
+  };
+  VOLLEY_ASSIGN(models.target_numerics.attention, resolve(target, models.target.decoder));
+  if (models.draft_checkpoint) {
+    VOLLEY_ASSIGN(models.draft_numerics.attention, resolve(draft, models.draft->facts().decoder));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string quantization_name(const ops::WeightFormat& storage, const weights::Checkpoint& checkpoint) {
+  if (const std::string stored = checkpoint.quantisation(); !stored.empty()) return stored;
+  if (!storage.is_codes()) return "none";
+  return storage.code == DType::kI4 ? "int4" : "fp8";
+}
+
+int32_t logit_rows(DeviceKind device) {
+  return device == DeviceKind::kCpu ? 256 : 1024;
+}
+
+model::Decoder target_of_rank(const ResolvedModels& models, int rank) {
+  return model::shard_of(models.target.decoder, rank, models.ranks);
+}
+
+std::vector<model::Param> target_params(const ResolvedModels& models, int rank) {
+  std::vector<model::Param> params = model::shard(model::params(models.target.decoder), rank, models.ranks);
+  if (!models.keeps_own_experts()) return params;
+  return model::keep_experts_of(std::move(params), models.expert_replica, models.expert_replicas);
+}
+
+Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica,
+                                      std::optional<int64_t> available_bytes) {
+  VOLLEY_RETURN_IF_ERROR(check_ranges(options));
+  ResolvedModels models;
+  models.expert_replica = replica;
+  if (gpus_wait_for_one_another(options)) load_gpu_code_early();
+  VOLLEY_ASSIGN(models.device, resolve_device(options.device));
+  VOLLEY_RETURN_IF_ERROR(resolve_ranks(options, models));
+  if (available_bytes) models.device.available_bytes = *available_bytes;
+  if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
+  VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
+  models.warnings.insert(models.warnings.end(), models.target.warnings.begin(), models.target.warnings.end());
+  // Whoever sets other defaults need not mind a file that is wrong.
+  if (auto sampling = families::read_default_sampling(options.model_dir, {}); sampling.ok()) {
+    models.default_sampling = *sampling;
+  } else {
+    models.warnings.push_back(sampling.error().message + " The engine takes no defaults of sampling from that file.");
+  }
+  VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
+  VOLLEY_RETURN_IF_ERROR(divide_experts(options, models));
+  VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
+  VOLLEY_RETURN_IF_ERROR(check_ranks(models));
+  VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
+  VOLLEY_RETURN_IF_ERROR(open_checkpoints(options, models));
+  VOLLEY_RETURN_IF_ERROR(resolve_numerics(options, models));
+  VOLLEY_RETURN_IF_ERROR(resolve_attention(options, models));
+  VOLLEY_RETURN_IF_ERROR(plan_models_memory(options, models));
+  return models;
+}
+
+sched::SchedulerConfig ResolvedModels::scheduler() const {
+  sched::SchedulerConfig config;
+  config.max_num_seqs = max_num_seqs;
+  config.max_num_batched_tokens = max_num_batched_tokens;
+  config.prefill_chunk = prefill_chunk;
+  config.max_model_len = max_model_len;
+  config.page_size = page_size;
+  config.block_size = block_size;
+  config.reserve_rounds = reserve_rounds();
+  config.groups = kv.groups;
+  for (kv::Group& group : config.groups) group.bytes *= ranks_sharing_memory();
+  config.snapshot_tokens = snapshot_tokens;
+  if (kv.snapshots > 0) {
+    const int64_t bytes = kv.slot_bytes() * ranks_sharing_memory();
+    config.groups.push_back({.life = kv::Life::kState, .bytes = bytes, .pages = kv.snapshots});
+  }
+  return config;
+}
+
+Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t draft_window,
+                                 const Progress& progress, const RankPlace& place) {
+  const double total =
+      static_cast<double>(std::max<int64_t>(1, resolved.memory.weight_bytes / resolved.ranks_sharing_memory()));
+  int64_t before = 0;
+  const auto report = [&](int64_t packed) {
+    if (progress) progress("Loading weights", std::min(1.0, static_cast<double>(before + packed) / total));
+  };
+  LoadedModels models;
+  const std::vector<model::Param> params = target_params(resolved, place.rank);
+  model::WeightLoader loader(device, *resolved.target_checkpoint, resolved.target_numerics, params);
+  loader.on_packed = report;
+  const auto load_target = [&] {
+    return model::Network::load(loader, resolved.target_checkpoint, target_of_rank(resolved, place.rank),
+                                resolved.target_numerics, resolved.max_positions(), place.group);
+  };
+  if (resolved.shared_target != nullptr) {
+    VOLLEY_ASSIGN(models.target, resolved.shared_target->get(load_target));
+  } else {
+    VOLLEY_ASSIGN(models.target, load_target());
+  }
+  VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, resolved.kv));
+  if (resolved.draft) {
+    before = models.target->packed_bytes();
+    const size_t of_target = models.target->kv_layers();
+    VOLLEY_ASSIGN(
+        models.proposer,
+        resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
+                              resolved.draft_numerics, resolved.max_positions(),
+                              models.kv->layers(of_target, resolved.kv.layers.size() - of_target),
+                              resolved.block_size - 1, draft_window, report, resolved.draft_window_mask, place.group}));
+  }
+  if (progress) progress("Loading weights", 1.0);
+  return models;
+}
+
+}  // namespace volley::engine

@@ -1,0 +1,124 @@
+// Gemma 3, text only: norms before and after both blocks, stored as weight minus 1; GELU; a window with a rotary
+// embedding of its own in all but every sixth layer; a scaled embedding.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "families/common.h"
+#include "families/generation.h"
+#include "families/registry.h"
+#include "families/rope_config.h"
+
+namespace volley::families {
+namespace {
+
+constexpr NumberRange kPositive = {.min = 0, .max = 1e6, .min_excluded = true};
+constexpr const char *kWindowed = "sliding_attention", *kFull = "full_attention";
+
+// transformers' defaults for fields that published files leave out.
+nlohmann::json with_defaults(const nlohmann::json& stated) {
+  nlohmann::json all = {{"vocab_size", 262208},
+                        {"num_attention_heads", 8},
+                        {"num_key_value_heads", 4},
+                        {"head_dim", 256},
+                        {"hidden_activation", "gelu_pytorch_tanh"},
+                        {"max_position_embeddings", 131072},
+                        {"query_pre_attn_scalar", 256},
+                        {"sliding_window", 4096},
+                        {"tie_word_embeddings", true}};
+  all.update(stated);
+  return all;
+}
+
+// Translates the fields into those of other families: the rotary embedding of full-attention layers, and a list of the
+// kinds of layers.
+void to_usual_words(nlohmann::json& fields) {
+  fields["hidden_act"] = fields["hidden_activation"];
+  fields.erase("hidden_activation");
+  if (!fields.contains("layer_types") || fields["layer_types"].is_null()) {
+    const auto number = [&](const char* key, int64_t usual) {
+      return fields.contains(key) && fields[key].is_number_integer() ? fields[key].get<int64_t>() : usual;
+    };
+    const int64_t layers = std::min<int64_t>(number("num_hidden_layers", 0), kMaxLayers);
+    const int64_t pattern = number("sliding_window_pattern", number("_sliding_window_pattern", 6));
+    fields["layer_types"] = nlohmann::json::array();
+    for (int64_t i = 1; i <= layers; ++i) {
+      fields["layer_types"].push_back(pattern > 0 && i % pattern == 0 ? kFull : kWindowed);
+    }
+  }
+  fields.erase("sliding_window_pattern");
+  nlohmann::json& rope = fields["rope_parameters"];  // of transformers 5: one for each kind of layer
+  if (rope.is_object() && rope.contains(kFull)) {
+    fields["windowed_rope_parameters"] = rope.value(kWindowed, nlohmann::json::object());
+    rope = nlohmann::json(rope[kFull]);
+  } else if (!fields.contains("rope_theta")) {
+    fields["rope_theta"] = 1e6;
+  }
+}
+
+Result<model::RopeSpec> read_windowed_rope(const ConfigFields& config, int32_t head_dim) {
+  model::RopeSpec rope;
+  rope.dim = head_dim;
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> own, config.object("windowed_rope_parameters"));
+  const bool nested = own.has_value();
+  VOLLEY_ASSIGN(rope.theta,
+                nested ? own->number("rope_theta", kTheta, 1e4) : config.number("rope_local_base_freq", kTheta, 1e4));
+  VOLLEY_ASSIGN(const std::string type, nested ? own->text("rope_type", "default") : Result<std::string>("default"));
+  if (type != "default") {
+    return own->unbuilt("rope_type", "is \"" + type + "\", which is not built for layers with a window");
+  }
+  return rope;
+}
+
+Result<TargetConfig> read_text(const ConfigFields& config) {
+  DenseRules rules;
+  rules.activation = "gelu_pytorch_tanh";
+  VOLLEY_ASSIGN(DenseConfig dense, read_dense(config, "gemma3", rules));
+  model::Decoder& decoder = dense.decoder;
+  VOLLEY_RETURN_IF_ERROR(read_attention_bias(config, decoder.layers));
+  VOLLEY_RETURN_IF_ERROR(read_head_norms(config, decoder.layers));
+  VOLLEY_RETURN_IF_ERROR(read_windows(config, decoder.layers));
+  VOLLEY_ASSIGN(decoder.ropes.emplace_back(), read_windowed_rope(config, attention_of(decoder.layers[0]).head_dim));
+  VOLLEY_ASSIGN(const double scalar, config.number("query_pre_attn_scalar", kPositive));
+  VOLLEY_ASSIGN(const double cap, config.number("final_logit_softcapping", {.min = 0, .max = 1e6}, 0.0));
+  decoder.norms_above_one = true;
+  decoder.embedding_scale = std::sqrt(static_cast<float>(decoder.hidden));
+  decoder.logits_end.cap = static_cast<float>(cap);
+  for (model::Layer& layer : decoder.layers) {
+    model::Attention& attention = attention_of(layer);
+    attention.scale = static_cast<float>(1 / std::sqrt(scalar));
+    attention.rope = attention.window > 0 ? 1 : 0;
+    layer.mixer_end.norm = layer.ffn_end.norm = true;
+  }
+  TargetConfig target = target_of(std::move(dense));
+  target.names.inner = {{"post_attention_layernorm.", "pre_feedforward_layernorm."},
+                        {"post_self_attn_layernorm.", "post_attention_layernorm."},
+                        {"post_mlp_layernorm.", "post_feedforward_layernorm."}};
+  return target;
+}
+
+}  // namespace
+
+Result<TargetConfig> read_gemma3(const ConfigFields& config) {
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> inner, config.object("text_config"));
+  const ConfigFields& stated = inner ? *inner : config;
+  nlohmann::json fields = with_defaults(stated.json());
+  to_usual_words(fields);
+  const ConfigFields text(fields, stated.where());
+  VOLLEY_ASSIGN(TargetConfig target, read_text(text));
+  VOLLEY_RETURN_IF_ERROR(text.refuse_unread());
+  stated.take_all();
+  if (!inner) return target;
+  VOLLEY_ASSIGN(target.eos_ids, read_eos_ids(stated, target.decoder.vocab));  // unless the outer object has some
+  VOLLEY_ASSIGN(target.decoder.tied_embeddings, config.boolean("tie_word_embeddings", target.decoder.tied_embeddings));
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> vision, config.object("vision_config"));
+  if (vision) vision->take_all();
+  for (const char* token : {"image_token_index", "boi_token_index", "eoi_token_index", "mm_tokens_per_image",
+                            "image_token_id", "boi_token_id", "eoi_token_id"}) {
+    config.has(token);
+  }
+  target.names.prefixes = {"language_model.model.", "model.language_model.", "language_model.", "model.", ""};
+  target.names.skipped = {{"vision_tower.", "vision"}, {"multi_modal_projector.", "vision"}};
+  return target;
+}
+
+}  // namespace volley::families

@@ -1,0 +1,21 @@
+// The small files of a Hugging Face folder, made of a GGUF file's metadata.
+#pragma once
+
+#include <string>
+
+#include "gguf/header.h"
+
+namespace volley::gguf {
+
+// config.json. Errors as architecture_of(); kDataLoss: a value is missing; kUnimplemented: an unread value may change
+// results.
+Result<std::string> config_json(const File& file);
+// generation_config.json: the ids that end an answer, and the sampling that the makers recommend.
+std::string generation_config_json(const File& file);
+
+// tokenizer.json. kUnimplemented: a tokenizer of another kind.
+Result<std::string> tokenizer_json(const File& file);
+// tokenizer_config.json: special tokens and the chat template.
+std::string tokenizer_config_json(const File& file);
+
+}  // namespace volley::gguf

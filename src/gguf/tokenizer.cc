@@ -1,0 +1,243 @@
+// The tokenizer of a GGUF file as a tokenizer.json. Parts that the files leave out, such as the normaliser, are taken
+// from the models whose pre-tokenizer the file names.
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "gguf/config.h"
+
+namespace volley::gguf {
+namespace {
+
+using nlohmann::json;
+
+// tokenizer.ggml.token_type
+constexpr double kUnknown = 2, kControl = 3, kUserDefined = 4;
+
+constexpr size_t kMaxTokenBytes = 4096;
+
+// How byte-level tokenizers split a text before they merge.
+struct Cut {
+  const char* name;          // tokenizer.ggml.pre
+  const char* pattern;       // null: GPT-2's, which the library has
+  bool digits = false;       // each digit alone, before the pattern
+  bool normalises = false;   // NFC
+  bool whole_first = false;  // a piece that is a token is taken whole, without merges
+  bool begins = false;       // a text begins with the bos token unless the file says otherwise
+};
+#define VOLLEY_QWEN2_PATTERN                                                                            \
+  R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)" \
+  R"(|\s+(?!\S)|\s+)"
+#define VOLLEY_LLAMA3_PATTERN                                                                                \
+  R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)" \
+  R"(|\s+(?!\S)|\s+)"
+constexpr Cut kCuts[] = {
+    {.name = "gpt-2", .pattern = nullptr},
+    {.name = "smollm", .pattern = nullptr, .digits = true},
+    {.name = "starcoder", .pattern = nullptr, .digits = true},
+    {.name = "refact", .pattern = nullptr, .digits = true},
+    {.name = "qwen2", .pattern = VOLLEY_QWEN2_PATTERN, .normalises = true},
+    {.name = "deepseek-r1-qwen", .pattern = VOLLEY_QWEN2_PATTERN},
+    {.name = "qwen35",
+     .pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)"
+                R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     .normalises = true},
+    {.name = "llama-bpe", .pattern = VOLLEY_LLAMA3_PATTERN, .whole_first = true, .begins = true},
+    {.name = "llama3", .pattern = VOLLEY_LLAMA3_PATTERN, .whole_first = true, .begins = true},
+    {.name = "gpt-4o",
+     .pattern =
+         R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll)"
+         R"(|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve)"
+         R"(|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+};
+
+json byte_level(bool use_regex) {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
+}
+
+json sequence(const char* members, json list) {
+  return {{"type", "Sequence"}, {members, std::move(list)}};
+}
+
+json pre_tokenizer(const Cut& cut) {
+  json list = json::array();
+  if (cut.digits) list.push_back({{"type", "Digits"}, {"individual_digits", true}});
+  if (cut.pattern != nullptr) {
+    list.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", cut.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  }
+  list.push_back(byte_level(cut.pattern == nullptr));
+  return sequence("pretokenizers", std::move(list));
+}
+
+std::optional<size_t> id_of(const Header& header, const std::string& name) {
+  const std::optional<double> id = header.number("tokenizer.ggml." + name);
+  if (!id || *id < 0 || *id >= 1e9) return std::nullopt;
+  return static_cast<size_t>(*id);
+}
+
+// Puts the bos token before a text.
+json post_processor(const Header& header, const std::vector<std::string_view>& tokens, bool begins) {
+  const std::optional<size_t> bos = id_of(header, "bos_token_id");
+  if (!header.boolean("tokenizer.ggml.add_bos_token").value_or(begins) || !bos || *bos >= tokens.size()) return nullptr;
+  const std::string token(tokens[*bos]);
+  const json first = {{"SpecialToken", {{"id", token}, {"type_id", 0}}}};
+  const auto text = [](const char* which, int type) { return json{{"Sequence", {{"id", which}, {"type_id", type}}}}; };
+  return {
+      {"type", "TemplateProcessing"},
+      {"single", json::array({first, text("A", 0)})},
+      {"pair", json::array({first, text("A", 0), first, text("B", 1)})},
+      {"special_tokens", {{token, {{"id", token}, {"ids", json::array({*bos})}, {"tokens", json::array({token})}}}}}};
+}
+
+json added_tokens(const std::vector<std::string_view>& tokens, const std::vector<double>& types) {
+  json added = json::array();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const bool special = types[i] == kControl || types[i] == kUnknown;
+    if (!special && types[i] != kUserDefined) continue;
+    added.push_back({{"id", i},
+                     {"content", tokens[i]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", special}});
+  }
+  return added;
+}
+
+// The merges that SentencePiece's scores imply: every way to make a piece of two, the best pieces first. As
+// transformers converts them.
+json merges_of_scores(const std::vector<std::string_view>& tokens, const std::vector<double>& scores) {
+  struct Merge {
+    double score;
+    size_t left, right;
+  };
+  std::unordered_map<std::string_view, size_t> ids;
+  for (size_t i = 0; i < tokens.size(); ++i) ids.emplace(tokens[i], i);
+  std::vector<Merge> merges;
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const std::string_view piece = tokens[id];
+    std::vector<Merge> own;
+    for (size_t cut = 1; cut < piece.size(); ++cut) {
+      if ((static_cast<unsigned char>(piece[cut]) & 0xc0) == 0x80) continue;  // inside of a character
+      const auto left = ids.find(piece.substr(0, cut)), right = ids.find(piece.substr(cut));
+      if (left != ids.end() && right != ids.end()) own.push_back({scores[id], left->second, right->second});
+    }
+    std::ranges::sort(own, {}, [](const Merge& merge) { return std::pair(merge.left, merge.right); });
+    merges.insert(merges.end(), own.begin(), own.end());
+  }
+  const auto characters = [&](size_t id) {
+    return std::ranges::count_if(tokens[id], [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+  };
+  std::ranges::stable_sort(merges, std::greater(), [&](const Merge& merge) {
+    return std::tuple(merge.score, characters(merge.left), characters(merge.right));
+  });
+  json list = json::array();
+  for (const Merge& merge : merges) list.push_back(json::array({tokens[merge.left], tokens[merge.right]}));
+  return list;
+}
+
+// SentencePiece's pieces, with byte tokens for characters that have none.
+json piece_tokenizer(const Header& header, const std::vector<std::string_view>& tokens) {
+  constexpr const char* kSpace = "\u2581";
+  const std::optional<size_t> unknown = id_of(header, "unknown_token_id");
+  const json spaces = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}};
+  json normalizers = json::array();
+  const bool prefix = header.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
+  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
+  normalizers.push_back(spaces);
+  json decoders = json::array({{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
+                               {{"type", "ByteFallback"}},
+                               {{"type", "Fuse"}}});
+  if (prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  return {{"normalizer", sequence("normalizers", std::move(normalizers))},
+          {"decoder", sequence("decoders", std::move(decoders))},
+          {"post_processor", post_processor(header, tokens, true)},
+          {"model",
+           {{"type", "BPE"},
+            {"unk_token", unknown && *unknown < tokens.size() ? json(tokens[*unknown]) : json()},
+            {"fuse_unk", true},
+            {"byte_fallback", true},
+            {"merges", merges_of_scores(tokens, header.numbers("tokenizer.ggml.scores"))}}}};
+}
+
+json byte_tokenizer(const Header& header, const std::vector<std::string_view>& tokens, const Cut& cut) {
+  json merges = json::array();
+  for (const std::string_view merge : header.texts("tokenizer.ggml.merges")) merges.push_back(merge);
+  return {{"normalizer", cut.normalises ? json{{"type", "NFC"}} : json()},
+          {"pre_tokenizer", pre_tokenizer(cut)},
+          {"decoder", byte_level(true)},
+          {"post_processor", post_processor(header, tokens, cut.begins)},
+          {"model", {{"type", "BPE"}, {"ignore_merges", cut.whole_first}, {"merges", std::move(merges)}}}};
+}
+
+std::string dumped(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Result<std::string> tokenizer_json(const File& file) {
+  const Header& header = file.header();
+  const std::string instead =
+      ": use the folder of the model's checkpoint in safetensors, which has a tokenizer.json, in place of the file.";
+  const std::vector<std::string_view> tokens = header.texts("tokenizer.ggml.tokens");
+  const std::string model = header.text("tokenizer.ggml.model").value_or("");
+  if (tokens.empty()) return data_loss(file.path() + " holds no tokenizer (\"tokenizer.ggml.tokens\")" + instead);
+  // Longer ones would take quadratic time.
+  if (std::ranges::any_of(tokens, [](std::string_view token) { return token.size() > kMaxTokenBytes; })) {
+    return data_loss(file.path() + " has a token of more than " + std::to_string(kMaxTokenBytes) +
+                     " bytes: the file is damaged.");
+  }
+  std::vector<double> types = header.numbers("tokenizer.ggml.token_type");
+  types.resize(tokens.size(), 1);
+  json tokenizer;
+  if (model == "llama") {
+    if (header.numbers("tokenizer.ggml.scores").size() != tokens.size()) {
+      return data_loss(file.path() + ": \"tokenizer.ggml.scores\" are not one for each token: the file is damaged.");
+    }
+    tokenizer = piece_tokenizer(header, tokens);
+  } else if (model == "gpt2") {
+    const std::string pre = header.text("tokenizer.ggml.pre").value_or("");
+    const auto* cut = std::ranges::find(kCuts, pre, &Cut::name);
+    if (cut == std::end(kCuts)) {
+      return unimplemented(file.path() + " has the pre-tokenizer \"" + pre + "\", which is not built" + instead);
+    }
+    tokenizer = byte_tokenizer(header, tokens, *cut);
+  } else {
+    return unimplemented(file.path() + " has a tokenizer of the kind \"" + model +
+                         "\", which is not built; built are gpt2 and llama" + instead);
+  }
+  json& vocabulary = tokenizer["model"]["vocab"] = json::object();
+  for (size_t i = 0; i < tokens.size(); ++i) vocabulary.emplace(tokens[i], i);
+  if (vocabulary.size() != tokens.size()) {
+    return data_loss(file.path() + ": two tokens of \"tokenizer.ggml.tokens\" are alike: the file is damaged.");
+  }
+  tokenizer["version"] = "1.0";
+  tokenizer["added_tokens"] = added_tokens(tokens, types);
+  return dumped(tokenizer);
+}
+
+std::string tokenizer_config_json(const File& file) {
+  const Header& header = file.header();
+  const std::vector<std::string_view> tokens = header.texts("tokenizer.ggml.tokens");
+  json config = json::object();
+  constexpr std::array kTokens = {std::pair{"bos_token_id", "bos_token"}, std::pair{"eos_token_id", "eos_token"},
+                                  std::pair{"unknown_token_id", "unk_token"},
+                                  std::pair{"padding_token_id", "pad_token"}};
+  for (const auto& [stored, name] : kTokens) {
+    if (const auto id = id_of(header, stored); id && *id < tokens.size()) config[name] = tokens[*id];
+  }
+  const auto usual = header.text("tokenizer.chat_template"), tools = header.text("tokenizer.chat_template.tool_use");
+  if (usual && tools) {
+    config["chat_template"] =
+        json::array({{{"name", "default"}, {"template", *usual}}, {{"name", "tool_use"}, {"template", *tools}}});
+  } else if (usual) {
+    config["chat_template"] = *usual;
+  }
+  return dumped(config);
+}
+
+}  // namespace volley::gguf

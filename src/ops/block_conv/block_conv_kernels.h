@@ -1,0 +1,26 @@
+// The kernels of this folder. Private to it; arguments are checked in block_conv.cc.
+#pragma once
+
+#include "ops/block_conv/block_conv.h"
+#include "ops/kernels.h"
+
+namespace volley::ops {
+
+struct BlockConvArgs {
+  BlockConvShape shape;
+  const float* base = nullptr;          // of the side: [taps, channels]
+  const float* coefficients = nullptr;  // of the first row's side: [taps, channels / group]
+  int64_t stride = 0;                   // from one row's coefficients to the next one's
+  int32_t block_rows = 0;
+  const float* x = nullptr;
+  int64_t rows = 0, channels = 0;
+};
+
+struct BlockConvKernels {
+  // y: bf16 or fp32, [rows, channels]; adds: y is fp32 and is added to.
+  void (*convolve)(Stream& stream, const BlockConvArgs& args, TensorView y, bool adds);
+
+  static const BlockConvKernels kCpu, kCuda;
+};
+
+}  // namespace volley::ops

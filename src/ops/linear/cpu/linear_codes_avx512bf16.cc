@@ -1,0 +1,196 @@
+// Products of bf16 rows with weights that are codes, on AVX-512 BF16 with VBMI: codes become bf16 in registers.
+// The rules at the top of linear_avx512bf16-inl.h hold here.
+#include "ops/linear/cpu/linear_cpu.h"
+
+#if defined(__x86_64__)
+#include "ops/linear/cpu/linear_avx512bf16-inl.h"
+
+namespace volley::ops {
+namespace {
+
+// A pair of codes of each output as a pair of bf16, from 64 bytes of codes. Table look-ups read the lowest 5 bits of a
+// half word, one more than a code has, which is why its table stands there twice.
+struct Nibbles {
+  static constexpr int kPairs = 4;  // pairs of columns in 64 bytes
+  static constexpr bool kZeros = false;
+  __m512i table;
+
+  using Words = __m512i;
+  Words read(__m512i codes) const { return codes; }
+  template <int kPair>
+  __m512i pair(Words words, __m512i) const {
+    return _mm512_permutexvar_epi16(kPair == 0 ? words : _mm512_srli_epi16(words, 4 * kPair), table);
+  }
+};
+
+struct Int4 : Nibbles {
+  Int4()
+      : Nibbles{_mm512_set_epi16(  // 7 … -8, 7 … -8
+            0x40e0, 0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0, -0x4080, -0x4000, -0x3fc0, -0x3f80, -0x3f60,
+            -0x3f40, -0x3f20, -0x3f00, 0x40e0, 0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0, -0x4080, -0x4000,
+            -0x3fc0, -0x3f80, -0x3f60, -0x3f40, -0x3f20, -0x3f00)} {}
+};
+
+struct Fp4 : Nibbles {
+  Fp4()
+      : Nibbles{_mm512_set_epi16(  // -6 … -0, 6 … 0, twice
+            -0x3f40, -0x3f80, -0x3fc0, -0x4000, -0x4040, -0x4080, -0x4100, -0x8000, 0x40c0, 0x4080, 0x4040, 0x4000,
+            0x3fc0, 0x3f80, 0x3f00, 0, -0x3f40, -0x3f80, -0x3fc0, -0x4000, -0x4040, -0x4080, -0x4100, -0x8000, 0x40c0,
+            0x4080, 0x4040, 0x4000, 0x3fc0, 0x3f80, 0x3f00, 0)} {}
+};
+
+// With zero points the table is indexed by the 5 bits of their difference.
+struct Uint4 {
+  static constexpr int kPairs = 4;
+  static constexpr bool kZeros = true;
+  __m512i table = _mm512_set_epi16(  // -1 … -16, 15 … 0
+      -0x4080, -0x4000, -0x3fc0, -0x3f80, -0x3f60, -0x3f40, -0x3f20, -0x3f00, -0x3ef0, -0x3ee0, -0x3ed0, -0x3ec0,
+      -0x3eb0, -0x3ea0, -0x3e90, -0x3e80, 0x4170, 0x4160, 0x4150, 0x4140, 0x4130, 0x4120, 0x4110, 0x4100, 0x40e0,
+      0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0);
+  __m512i mask = _mm512_set1_epi16(0xf);
+
+  using Words = __m512i;
+  Words read(__m512i codes) const { return codes; }
+  template <int kPair>
+  __m512i pair(Words words, __m512i zero) const {
+    const __m512i codes = _mm512_and_si512(kPair == 0 ? words : _mm512_srli_epi16(words, 4 * kPair), mask);
+    return _mm512_permutexvar_epi16(_mm512_sub_epi16(codes, zero), table);
+  }
+};
+
+// The bf16 of each e4m3 without its sign, byte by byte: table look-ups of single bytes read the lowest 7 bits.
+struct Fp8Table {
+  alignas(64) uint8_t high[128], low[128];
+};
+constexpr Fp8Table make_fp8_table() {
+  constexpr int kSmall[8] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};  // multiples of 2^-9
+  Fp8Table table = {};
+  for (int i = 0; i < 128; ++i) {
+    const int bits = i < 8 ? kSmall[i] : (i << 4) + (120 << 7);  // the exponent's bias goes from 7 to 127
+    table.high[i] = static_cast<uint8_t>(bits >> 8);
+    table.low[i] = static_cast<uint8_t>(bits & 0xff);
+  }
+  return table;
+}
+constexpr Fp8Table kFp8Table = make_fp8_table();
+
+struct Fp8 {
+  static constexpr int kPairs = 2;
+  static constexpr bool kZeros = false;
+  static constexpr int kOrAnd = 0xf8;  // a | (b & c)
+  __m512i high_0 = _mm512_load_si512(kFp8Table.high), high_1 = _mm512_load_si512(kFp8Table.high + 64);
+  __m512i low_0 = _mm512_load_si512(kFp8Table.low), low_1 = _mm512_load_si512(kFp8Table.low + 64);
+  __m512i sign = _mm512_set1_epi8(-0x80), upper = _mm512_set1_epi16(-0x100), lower = _mm512_set1_epi16(0xff);
+
+  struct Words {
+    __m512i high, low;  // bytes of bf16, where their codes were
+  };
+  Words read(__m512i codes) const {
+    const __m512i high = _mm512_permutex2var_epi8(high_0, codes, high_1);
+    return {_mm512_ternarylogic_epi32(high, codes, sign, kOrAnd), _mm512_permutex2var_epi8(low_0, codes, low_1)};
+  }
+  template <int kPair>
+  __m512i pair(const Words& words, __m512i) const {
+    return kPair == 0 ? _mm512_ternarylogic_epi32(_mm512_slli_epi16(words.high, 8), words.low, lower, kOrAnd)
+                      : _mm512_ternarylogic_epi32(_mm512_srli_epi16(words.low, 8), words.high, upper, kOrAnd);
+  }
+};
+
+template <typename Code, int kRows, int kPanels, int kPair>
+inline void add_pair(const Code& code, const typename Code::Words (&words)[kPanels], const __m512i (&zeros)[kPanels],
+                     const uint32_t* x, __m512 (&c)[kRows][kPanels]) {
+  __m512i w[kPanels];
+#pragma GCC unroll 16
+  for (int p = 0; p < kPanels; ++p) w[p] = code.template pair<kPair>(words[p], zeros[p]);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    const __m512i pair = _mm512_set1_epi32(static_cast<int>(x[kPair * kRows + r]));
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+      c[r][p] = _mm512_dpbf16_ps(c[r][p], reinterpret_cast<__m512bh>(pair), reinterpret_cast<__m512bh>(w[p]));
+    }
+  }
+}
+
+template <typename Code>
+struct Codes {
+  template <int kRows, int kPanels>
+  static void multiply(const TileProduct& t, const char* weights, float* sums, const char* next) {
+    constexpr int64_t kColumns = 2 * Code::kPairs;  // columns in 64 bytes
+    const Code code;
+    const uint32_t* x = static_cast<const uint32_t*>(t.x);
+    bool first = t.first;
+    for (int64_t k = 0; k < t.k; k += t.group, first = false) {
+      const int64_t count = t.k - k < t.group ? t.k - k : t.group;
+      const char* scales = weights;
+      weights += Code::kZeros ? 2 * kLineBytes : kLineBytes;
+      __m512i zeros[kPanels];
+#pragma GCC unroll 16
+      for (int p = 0; p < kPanels; ++p) {
+        zeros[p] = _mm512_setzero_si512();
+        if constexpr (Code::kZeros) {
+          zeros[p] = _mm512_cvtps_epi32(_mm512_load_ps(scales + kLineBytes + p * t.panel_bytes));
+          zeros[p] = _mm512_or_si512(zeros[p], _mm512_slli_epi32(zeros[p], 16));
+        }
+      }
+      __m512 c[kRows][kPanels];
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+        for (int p = 0; p < kPanels; ++p) c[r][p] = _mm512_setzero_ps();
+      }
+      for (int64_t i = 0; i < count;
+           i += kColumns, weights += kLineBytes, next += kLineBytes, x += Code::kPairs * kRows) {
+        typename Code::Words words[kPanels];
+#pragma GCC unroll 16
+        for (int p = 0; p < kPanels; ++p) {
+          words[p] = code.read(_mm512_load_si512(weights + p * t.panel_bytes));
+          if constexpr (kRows >= kPrefetchRows) _mm_prefetch(next + p * t.panel_bytes, _MM_HINT_T0);
+        }
+        add_pair<Code, kRows, kPanels, 0>(code, words, zeros, x, c);
+        add_pair<Code, kRows, kPanels, 1>(code, words, zeros, x, c);
+        if constexpr (Code::kPairs == 4) {
+          add_pair<Code, kRows, kPanels, 2>(code, words, zeros, x, c);
+          add_pair<Code, kRows, kPanels, 3>(code, words, zeros, x, c);
+        }
+      }
+#pragma GCC unroll 16
+      for (int p = 0; p < kPanels; ++p) {
+        const __m512 scale = _mm512_load_ps(scales + p * t.panel_bytes);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          float* sum = sums + (p * kRows + r) * kPanelWidth;
+          const __m512 before = first ? _mm512_setzero_ps() : _mm512_load_ps(sum);
+          _mm512_store_ps(sum, _mm512_fmadd_ps(c[r][p], scale, before));
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+
+TileMultiply multiply_codes_avx512bf16(const WeightFormat& format) {
+  switch (format.code) {
+    case DType::kI4:
+      return format.zeros ? multiply_tile<Codes<Uint4>> : multiply_tile<Codes<Int4>>;
+    case DType::kF4E2M1:
+      return multiply_tile<Codes<Fp4>>;
+    default:
+      return multiply_tile<Codes<Fp8>>;
+  }
+}
+
+}  // namespace volley::ops
+
+#else  // cpu_has_avx512_vbmi() is false there
+
+namespace volley::ops {
+
+TileMultiply multiply_codes_avx512bf16(const WeightFormat&) {
+  VOLLEY_CHECK_MSG(false, "AVX-512 BF16 is for x86-64");
+}
+
+}  // namespace volley::ops
+
+#endif

@@ -1,0 +1,104 @@
+// From values to codes and scales, and from codes to the packed layout, a group at a time: once per matrix, at load.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ops/linear/cpu/linear_cpu.h"
+#include "ops/linear/linear_int4.h"
+
+namespace volley::ops {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+// The value of the largest magnitude; NaN where one is not finite.
+float extreme(const float* values, int64_t count) {
+  float most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(values[i])) return kNaN;
+    if (std::fabs(values[i]) > std::fabs(most)) most = values[i];
+  }
+  return most;
+}
+
+float int4_code(float value) {
+  constexpr float kRound = 0x1.8p23f;  // rounds to whole numbers when added and taken off again
+  return std::clamp(value + kRound - kRound, -8.0f, 7.0f);
+}
+
+}  // namespace
+
+float quantise_fp8(const float* values, int64_t count, uint8_t* codes) {
+  const float most = extreme(values, count);
+  if (std::isnan(most)) return kNaN;
+  const float scale = std::max(std::fabs(most) / kMaxFloat8E4M3, std::numeric_limits<float>::min());
+  const float inverse = 1 / scale;
+  for (int64_t i = 0; i < count; ++i) codes[i] = to_float8_e4m3(values[i] * inverse).bits;
+  return scale;
+}
+
+float quantise_int4(const float* values, int64_t count, uint8_t* codes) {
+  const float most = extreme(values, count);
+  if (std::isnan(most)) return kNaN;
+  std::fill_n(codes, count, uint8_t{8});
+  if (most == 0) return 0;
+  constexpr float kTop[] = {-8.0f, -7.0f, 7.0f, -7.5f, -8.5f, -9.0f};
+  float best_gain = -1, best_inverse = 0, best_scale = 0;
+  for (const float top : kTop) {
+    const float inverse = top / most;
+    float dot = 0, squares = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const float code = int4_code(values[i] * inverse);
+      dot += values[i] * code;
+      squares += code * code;
+    }
+    // The squared error is that of zeros less dot^2 / squares.
+    const float gain = squares > 0 ? dot / squares * dot : 0;
+    if (gain <= best_gain) continue;
+    best_gain = gain;
+    best_inverse = inverse;
+    best_scale = squares > 0 ? dot / squares : 0;
+  }
+  if (!std::isfinite(best_inverse)) return 0;  // too small to divide by
+  for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<uint8_t>(int4_code(values[i] * best_inverse) + 8.0f);
+  return best_scale;
+}
+
+void store_group_cpu(const CodeGroup& from, int64_t lane, const WeightFormat& format, char* group) {
+  const bool nibbles = format.is_nibbles();
+  uint8_t codes[kMostGroup];
+  const float zero = format.zeros ? from.zero : format.code == DType::kI4 ? 8.0f : 0.0f;
+  std::copy_n(from.codes, from.count, codes);
+  // The rows are filled up with zeros, too: any code will do.
+  std::fill(codes + from.count, codes + format.group_k, static_cast<uint8_t>(std::min(zero, 15.0f)));
+  float scale = from.scale;
+  // The kernels' tables have no code for NaN.
+  const auto is_nan = [](uint8_t code) { return (code & 0x7f) == 0x7f; };
+  if (!nibbles && std::any_of(codes, codes + from.count, is_nan)) scale = kNaN;
+  std::memcpy(group + lane * sizeof(float), &scale, sizeof(float));
+  if (format.zeros) std::memcpy(group + kLineBytes + lane * sizeof(float), &zero, sizeof(float));
+  char* words = group + linear_group_head_bytes(format);
+  // A word holds `per_half` codes in each half.
+  const int64_t per_half = nibbles ? 4 : 2;
+  const int bits = nibbles ? 4 : 8;
+  for (int64_t i = 0; i < format.group_k; i += 2 * per_half) {
+    uint32_t word = 0;
+    for (int64_t j = 0; j < 2 * per_half; ++j) {
+      word |= static_cast<uint32_t>(codes[i + j]) << (j % 2 * 16 + j / 2 * bits);
+    }
+    std::memcpy(words + i / (2 * per_half) * kLineBytes + lane * sizeof(word), &word, sizeof(word));
+  }
+}
+
+void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group) {
+  const bool int4 = format.code == DType::kI4;
+  VOLLEY_CHECK(!format.zeros && (int4 || format.code == DType::kF8E4M3));
+  uint8_t codes[kMostGroup];
+  std::fill_n(codes, count, uint8_t{0});
+  if (int4) std::fill_n(codes, count, uint8_t{8});
+  const float scale = int4 ? quantise_int4(values, count, codes) : quantise_fp8(values, count, codes);
+  store_group_cpu({codes, count, scale, 0}, lane, format, group);
+}
+
+}  // namespace volley::ops

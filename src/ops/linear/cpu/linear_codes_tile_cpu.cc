@@ -1,0 +1,179 @@
+// Products of fp32 rows with weights that are codes, on any CPU: codes become fp32 in registers. Compiled once per
+// instruction set.
+#include <bit>
+
+#include "ops/linear/cpu/linear_cpu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/linear/cpu/linear_codes_tile_cpu.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "ops/linear/cpu/linear_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace volley::ops::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using U32 = hn::RebindToUnsigned<F32>;
+using UVec = hn::Vec<U32>;
+
+// Codes of kBits bits, a float of few bits each; of its exponent and mantissa, fp32 has kKept.
+template <int kBits, int kDown, uint32_t kKept>
+struct Floats {
+  static constexpr int kPairs = 16 / kBits;  // codes of half a word
+  static constexpr bool kZeros = false;
+  // Value of code kCode in the lower half of each word. Exponent and mantissa, moved to where fp32 has them, are
+  // 2^kDown times too small; so are those of subnormal codes.
+  template <int kCode>
+  static HWY_INLINE FVec value(UVec half, FVec) {
+    const F32 d;
+    const hn::RebindToSigned<F32> di;
+    constexpr int kRight = kBits == 8 ? 4 : 6;  // additional exponent bits of fp32
+    constexpr float kUp = std::bit_cast<float>((127 + kDown) << 23);
+    const auto moved = hn::ShiftRight<kRight>(hn::BitCast(di, hn::ShiftLeft<32 - kBits*(kCode + 1)>(half)));
+    const auto kept = hn::And(moved, hn::Set(di, static_cast<int32_t>(kKept)));
+    return hn::Mul(hn::BitCast(d, kept), hn::Set(d, kUp));
+  }
+};
+using Fp8 = Floats<8, 120, 0x87f00000u>;
+using Fp4 = Floats<4, 126, 0x81c00000u>;
+
+// Reads int4 codes less their zero point.
+template <bool kWithZeros>
+struct Int4 {
+  static constexpr int kPairs = 4;
+  static constexpr bool kZeros = kWithZeros;
+  // Bits 4 * kCode of the mantissa of 2^(23 - 4 * kCode) count as what they are.
+  template <int kCode>
+  static HWY_INLINE FVec value(UVec half, FVec zero) {
+    const F32 d;
+    const U32 du;
+    constexpr float kOne = static_cast<float>(1 << (23 - 4 * kCode));
+    const auto code = hn::And(half, hn::Set(du, 0xfu << (4 * kCode)));
+    const auto from = kZeros ? hn::Add(hn::Set(d, kOne), zero) : hn::Set(d, kOne + 8);  // exact
+    return hn::Sub(hn::BitCast(d, hn::Or(code, hn::BitCast(du, hn::Set(d, kOne)))), from);
+  }
+};
+
+// Rows that go through a panel together: their sums, and what widening takes, stay in registers.
+constexpr int kMaxRows = HWY_MAX(1, HWY_MIN((HWY_MAX_BYTES >= 64 ? 16 : 8) / kVecs, 8));
+// One row waits for its own sums; two panels at a time wait less.
+constexpr int panels_in_flight(int rows) {
+  return rows * 2 * kVecs <= (HWY_MAX_BYTES >= 64 ? 16 : 8) ? 2 : 1;
+}
+
+template <typename Code, int kRows, int kPanels, int kCode>
+HWY_INLINE void add_pair(const UVec (&words)[kPanels][kVecs], const FVec (&zeros)[kPanels][kVecs], const float* x,
+                         int64_t rows, FVec (&c)[kRows][kPanels][kVecs]) {
+  const F32 d;
+#pragma GCC unroll 16
+  for (int odd = 0; odd < 2; ++odd) {
+    const float* column = x + (2 * kCode + odd) * rows;
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) {
+        const auto half = odd == 0 ? words[p][v] : hn::ShiftRight<16>(words[p][v]);
+        const auto value = Code::template value<kCode>(half, zeros[p][v]);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) c[r][p][v] = hn::MulAdd(hn::Set(d, column[r]), value, c[r][p][v]);
+      }
+    }
+  }
+}
+
+template <typename Code, int kRows, int kPanels>
+void multiply(const TileProduct& t, int64_t row, int64_t panel) {
+  const F32 d;
+  const U32 du;
+  constexpr int64_t kColumns = 2 * Code::kPairs;  // columns in 64 bytes
+  const char* weights = t.weights + panel * t.panel_bytes;
+  const float* x = static_cast<const float*>(t.x) + row;
+  constexpr int64_t kHead = Code::kZeros ? 2 * kLineBytes : kLineBytes;
+  for (int64_t k = 0; k < t.k; k += t.group) {
+    const int64_t count = HWY_MIN(t.group, t.k - k);
+    const char* scales = weights;
+    weights += kHead;
+    FVec zeros[kPanels][kVecs];
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) {
+        const auto* line = reinterpret_cast<const float*>(scales + kLineBytes + p * t.panel_bytes);
+        zeros[p][v] = Code::kZeros ? hn::Load(d, line + v * kLanes) : hn::Zero(d);
+      }
+    }
+    FVec c[kRows][kPanels][kVecs];
+    for_sums<kRows, kPanels>([&](int r, int p, int v) { c[r][p][v] = hn::Zero(d); });
+    for (int64_t i = 0; i < count; i += kColumns, weights += kLineBytes, x += kColumns * t.rows) {
+      UVec words[kPanels][kVecs];
+#pragma GCC unroll 16
+      for (int p = 0; p < kPanels; ++p) {
+        const auto* line = reinterpret_cast<const uint32_t*>(weights + p * t.panel_bytes);
+#pragma GCC unroll 16
+        for (int v = 0; v < kVecs; ++v) words[p][v] = hn::Load(du, line + v * kLanes);
+      }
+      add_pair<Code, kRows, kPanels, 0>(words, zeros, x, t.rows, c);
+      add_pair<Code, kRows, kPanels, 1>(words, zeros, x, t.rows, c);
+      if constexpr (Code::kPairs == 4) {
+        add_pair<Code, kRows, kPanels, 2>(words, zeros, x, t.rows, c);
+        add_pair<Code, kRows, kPanels, 3>(words, zeros, x, t.rows, c);
+      }
+    }
+    // The last group's codes end before its bytes do.
+    weights = scales + kHead + kPanelWidth * t.group / (Code::kPairs == 4 ? 2 : 1);
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) {
+        const auto scale = hn::Load(d, reinterpret_cast<const float*>(scales + p * t.panel_bytes) + v * kLanes);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          float* sums = t.sums + ((panel + p) * t.rows + row + r) * kPanelWidth + v * kLanes;
+          const auto before = t.first && k == 0 ? hn::Zero(d) : hn::Load(d, sums);
+          hn::Store(hn::MulAdd(c[r][p][v], scale, before), d, sums);
+        }
+      }
+    }
+  }
+}
+
+template <typename Code, int kRows>
+void multiply_rows(const TileProduct& t, int64_t row) {
+  constexpr int kPanels = panels_in_flight(kRows);
+  int64_t panel = 0;
+  for (; panel + kPanels <= t.panels; panel += kPanels) multiply<Code, kRows, kPanels>(t, row, panel);
+  for (; panel < t.panels; ++panel) multiply<Code, kRows, 1>(t, row, panel);
+}
+
+template <typename Code>
+void multiply_tile(const TileProduct& t) {
+  for_row_parts<kMaxRows>(t.rows, [&](auto rows, int64_t row) { multiply_rows<Code, decltype(rows)::value>(t, row); });
+}
+
+TileMultiply code_multiply(const WeightFormat& format) {
+  switch (format.code) {
+    case DType::kI4:
+      return format.zeros ? multiply_tile<Int4<true>> : multiply_tile<Int4<false>>;
+    case DType::kF4E2M1:
+      return multiply_tile<Fp4>;
+    default:
+      return multiply_tile<Fp8>;
+  }
+}
+
+}  // namespace volley::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace volley::ops {
+
+HWY_EXPORT(code_multiply);
+
+TileMultiply multiply_codes(const WeightFormat& format) {
+  return HWY_DYNAMIC_DISPATCH(code_multiply)(format);
+}
+
+}  // namespace volley::ops
+#endif

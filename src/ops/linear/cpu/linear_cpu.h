@@ -1,0 +1,155 @@
+// Shared by the parts of the CPU's linear operation: the packed layout, the plan of a call, and the kernels' interface.
+// Private to this folder.
+//
+// Packed layout: panels of 16 outputs, zero-padded. A bf16 panel is [ceil(k / 2)][16][2], so that one 64-byte line
+// holds 16 outputs of two neighbouring k, which is what vdpbf16ps multiplies; an fp32 panel is [k][16]. kGateUp
+// alternates panels: 16 gates, the 16 ups of the same outputs, and so on. A panel of codes is a run of groups of
+// format.group_k columns, the last one padded with zeros: 16 fp32 scales, as many zero points (fp32, too) where the
+// format has them, then the codes, 64 bytes after 64. Their words belong to the 16 outputs; code i of a word's lower
+// (upper) half is that of the even (odd) column of pair i.
+//
+// Order of a sum: k ascending, into one fp32 accumulator per output (of codes: per output and group, and one more for
+// the sum of groups times scales). Where k is cut into blocks, the accumulator is
+// stored and loaded again unchanged, so that the cut shows in no bit.
+#pragma once
+
+#include <cstdint>
+
+#include "device/tensor.h"
+#include "ops/linear/linear.h"
+
+namespace volley::ops {
+
+inline constexpr int64_t kPanelWidth = 16;
+inline constexpr int64_t kLineBytes = 64;
+inline constexpr int64_t kTileRows = 16;  // rows that go through a panel together
+// Size of the packed x of one block of k. It is also how far ahead 16 rows prefetch; 4 KB and 16 KB were slower from
+// memory.
+inline constexpr int64_t kTileBytes = 8 << 10;
+inline constexpr int64_t kSumBytes = 16 << 10;  // of the accumulators of one group of panels
+
+// One block of k of one tile of rows, against some panels.
+struct TileProduct {
+  const void* x;        // packed rows: uint32 [ceil(k / 2)][rows] pairs of bf16, or float [k rounded up to even][rows]
+  int64_t rows;         // 1 … kTileRows
+  int64_t k;            // columns of this block; even, except in the last block
+  int64_t group;        // for codes: columns of a group
+  const char* weights;  // the first panel's line of this block's first k
+  int64_t panel_bytes;  // from one panel to the next
+  int64_t panels;
+  const char* next;  // where the product after this one starts reading, to prefetch; may lie past the end
+  float* sums;       // [panels][rows][16]
+  bool first;        // start from zero instead of from `sums`
+};
+
+using TileMultiply = void (*)(const TileProduct&);
+
+// The end of finished sums [panels][rows][16].
+struct TileOutput {
+  const float* sums;
+  int64_t rows;
+  int64_t panels;
+  EndKind kind;
+  const float* bias;     // bias of these panels' first output; or null
+  const float* up_bias;  // bias of the same output's up; then `bias` is the gate's
+  SwiGluClamp clamp;
+  DType dtype;      // of y
+  void* y;          // the first row's first output of these panels
+  int64_t stride;   // elements from one row of y to the next
+  int64_t columns;  // outputs that y has from there on; more than 16 for whole panels
+};
+
+// Kernels. The portable ones run on the best instruction set that Highway finds.
+void multiply_tile_bf16(const TileProduct& product);  // float x, bf16 weights
+void multiply_tile_f32(const TileProduct& product);   // float x, fp32 weights
+// float x, codes in groups. format: of codes.
+TileMultiply multiply_codes(const WeightFormat& format);
+void write_tile(const TileOutput& output);
+// AVX-512 BF16 only, see cpu_has_avx512_bf16(): pairs of bf16, bf16 weights.
+void multiply_tile_avx512bf16(const TileProduct& product);
+// The same with codes in groups. REQUIRES: cpu_has_avx512_vbmi(), pairs up to a multiple of kCodePad columns.
+TileMultiply multiply_codes_avx512bf16(const WeightFormat& format);
+// Packs x[rows, k] (row_stride elements apart) as `TileProduct::x` wants it, k odd padded with zero.
+void pack_tile_avx512bf16(const BFloat16* x, int64_t row_stride, int64_t rows, int64_t k, uint32_t* tile);
+
+// Products of rows of x with one packed matrix, and where they go. Rows are numbers i of a list: row i of x is
+// x_rows[i] / x_divisor, and row i of y is y_rows[i]; both are i itself where the list is null.
+struct PanelProduct {
+  const char* weights = nullptr;  // the first panel
+  int64_t k = 0;
+  int64_t panels = 0;
+  int64_t panel_bytes = 0;
+  int64_t unit = 1;        // panels that must stay together: 2 for gate and up
+  int64_t step = 1;        // columns of k that lie together: a block of k starts at a multiple
+  int64_t step_bytes = 0;  // bytes of such a step in a panel
+  int64_t group = 0;       // for codes: columns of a group
+  int64_t pad = 2;         // the rows of a tile are filled up with zeros to a multiple of so many k
+  bool pairs = false;      // vdpbf16ps
+  TileMultiply multiply = nullptr;
+  TensorView x, y;
+  EndKind kind = EndKind::kStore;
+  const float* bias = nullptr;  // bias of outputs: gates and then ups where there are both; or null
+  SwiGluClamp clamp;
+  const int32_t* x_rows = nullptr;
+  int64_t x_divisor = 1;
+  const int32_t* y_rows = nullptr;
+
+  // n: of the packed matrix, all parts. x and y as linear() has them.
+  static PanelProduct make(const char* weights, int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout,
+                           const TensorView& x, const TensorView& y, EndKind kind);
+};
+
+// Panels [panel, panel_end) for rows [row, row_end). A group of `group` panels is worked through for all rows before
+// the next, so that it is read from memory once.
+void run_panels(const PanelProduct& product, int64_t group, int64_t row, int64_t row_end, int64_t panel,
+                int64_t panel_end);
+
+// How a call is divided into tasks. Affects speed only.
+struct LinearPlan {
+  int64_t panel_tasks = 1;  // tasks along the outputs …
+  int64_t row_tasks = 1;    // … times tasks along the rows
+  int64_t group = 1;        // panels that a task works on before it goes back to their start with the next rows
+
+  static LinearPlan make(int64_t rows, int64_t k, int64_t panels, int64_t panel_bytes, int64_t unit, int threads);
+};
+
+Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k,
+                                     const WeightFormat& format, LinearLayout layout);
+
+// Packs `parts` to `packed`: linear_panels() panels of linear_panel_bytes(), zeroed before.
+void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, const WeightFormat& format,
+                     LinearLayout layout, char* packed);
+
+// One output's codes of one group.
+struct CodeGroup {
+  const uint8_t* codes;
+  int64_t count;  // up to format.group_k; what is missing are zeros
+  float scale;
+  float zero;  // for formats with zero points
+};
+// Writes them to the words of output `lane`. group: zeroed before.
+void store_group_cpu(const CodeGroup& codes, int64_t lane, const WeightFormat& format, char* group);
+// The same of values, which become codes. format: kF8E4M3, or kI4 without zero points.
+void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group);
+
+inline constexpr int64_t kMostGroup = 128;  // columns of a group
+inline constexpr int64_t kCodePad = 8;      // columns that 64 bytes of half bytes hold
+// Bytes before the codes of one group of a panel: scales, zero points.
+inline int64_t linear_group_head_bytes(const WeightFormat& format) {
+  return format.zeros ? 2 * kLineBytes : kLineBytes;
+}
+inline int64_t linear_group_bytes(const WeightFormat& format) {
+  return linear_group_head_bytes(format) + kPanelWidth * format.group_k / (format.is_nibbles() ? 2 : 1);
+}
+
+// Panels of a packed weight, and bytes of one.
+inline int64_t linear_panels(int64_t n, LinearLayout layout) {
+  return layout == LinearLayout::kGateUp ? 2 * ((n / 2 + kPanelWidth - 1) / kPanelWidth)
+                                         : (n + kPanelWidth - 1) / kPanelWidth;
+}
+inline int64_t linear_panel_bytes(int64_t k, const WeightFormat& format) {
+  if (format.is_codes()) return (k + format.group_k - 1) / format.group_k * linear_group_bytes(format);
+  return (format.code == DType::kBF16 ? (k + 1) / 2 : k) * kLineBytes;
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,198 @@
+// Protects, on the CPU and on a GPU: the candidates of a row and the walk from left to right against an fp64 oracle, at
+// temperature 0 and above it with the sampling rule's noise; ties; rows of nothing; and that blocks do not meet.
+#include "ops/selector/selector.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "ops/choice/choice_testing.h"
+#include "ops/device_for_test.h"
+#include "ops/values_for_test.h"
+
+namespace volley::ops {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+struct Case {
+  int32_t vocab = 0, rank = 0, top_k = 0;
+  std::vector<int32_t> counts;  // rows of each slot's segment
+  float temperature = 0;
+};
+
+struct Inputs {
+  explicit Inputs(const Case& c) {
+    const int64_t rows = std::accumulate(c.counts.begin(), c.counts.end(), int64_t{0});
+    logits = normal_values(rows * c.vocab, 1);
+    hidden = normal_values(rows * c.rank, 2);
+    for (const float value : normal_values(int64_t{c.vocab} * c.rank, 3)) predecessor.push_back(to_bfloat16(value));
+    successor = normal_values(int64_t{c.vocab} * c.rank, 4);
+    for (size_t i = 0; i < c.counts.size(); ++i) last.push_back(static_cast<TokenId>(7 * i) % c.vocab);
+  }
+  std::vector<float> logits, hidden, successor;
+  std::vector<BFloat16> predecessor;
+  std::vector<TokenId> last;  // of each slot
+};
+
+struct Chosen {
+  std::vector<TokenId> tokens;
+  std::vector<float> probability;
+};
+
+SlotSampling sampling_of(const Case& c, size_t slot) {
+  SlotSampling sampling;
+  sampling.params.temperature = c.temperature;
+  sampling.params.choice_index = static_cast<int>(slot % 3);
+  sampling.seed = 0x1234567890abcdefull + slot;
+  return sampling;
+}
+
+int32_t first_index(size_t slot) {
+  return static_cast<int32_t>(11 + 5 * slot);
+}
+
+Chosen run(Device& device, const Case& c, const Inputs& in) {
+  const auto rows = std::ssize(in.hidden) / c.rank, slots = std::ssize(c.counts);
+  const auto state = *SamplerState::create(device, static_cast<int32_t>(slots), c.vocab);
+  std::vector<ChoiceSegment> segments;
+  std::vector<SlotRow> table(c.counts.size());
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    EXPECT_TRUE(state->start(static_cast<int32_t>(i), sampling_of(c, i), {}, {}).ok());
+    table[i].last_token = in.last[i];
+    const int32_t begin = std::accumulate(c.counts.begin(), c.counts.begin() + static_cast<int64_t>(i), 0);
+    segments.push_back({static_cast<int32_t>(i), begin, c.counts[i], first_index(i)});
+  }
+  const DeviceTensor logits(device, in.logits), hidden(device, in.hidden), predecessor(device, in.predecessor),
+      successor(device, in.successor), on_device(device, segments), slot_table(device, table),
+      tokens(device, static_cast<size_t>(rows) * 4), probability(device, static_cast<size_t>(rows) * 4);
+  SelectorTask task;
+  task.logits = logits.view(DType::kF32, {rows, c.vocab});
+  task.hidden = hidden.view(DType::kF32, {rows, c.rank});
+  task.predecessor = predecessor.view(DType::kBF16, {c.vocab, c.rank});
+  task.successor = successor.view(DType::kF32, {c.vocab, c.rank});
+  task.top_k = c.top_k;
+  task.segments = {static_cast<const ChoiceSegment*>(on_device.view(DType::kU8, {1}).data), segments.size()};
+  task.slots = static_cast<const SlotRow*>(slot_table.view(DType::kU8, {1}).data);
+  task.state = state.get();
+  task.tokens = tokens.view(DType::kI32, {rows}).as<TokenId>();
+  task.probability = probability.view(DType::kF32, {rows}).as<float>();
+  Arena scratch(std::move(device.allocate(static_cast<size_t>(2 * arena_bytes(rows * c.top_k * 4)))).value());
+  select_tokens(device.stream(), task, scratch);
+  return {tokens.read<TokenId>(), probability.read<float>()};
+}
+
+// The candidates of a row: a stable sort of everything.
+std::vector<TokenId> best_of(const float* logits, const Case& c) {
+  std::vector<TokenId> ids(static_cast<size_t>(c.vocab));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(), [&](TokenId a, TokenId b) { return logits[a] > logits[b]; });
+  ids.resize(std::min(c.top_k, c.vocab));
+  return ids;
+}
+
+// Each choice against fp64, given the choices before it: those that rounding could turn are few, and are left out.
+void check(Device& device, const Case& c) {
+  const Inputs in(c);
+  const Chosen got = run(device, c, in);
+  int compared = 0, close = 0;
+  size_t row = 0;
+  for (size_t slot = 0; slot < c.counts.size(); ++slot) {
+    TokenId previous = in.last[slot];
+    for (int32_t i = 0; i < c.counts[slot]; ++i, ++row) {
+      const std::vector<TokenId> ids = best_of(&in.logits[row * c.vocab], c);
+      std::vector<double> scores, noisy;
+      for (const TokenId id : ids) {
+        double score = in.logits[row * c.vocab + id];
+        for (int32_t j = 0; j < c.rank; ++j) {
+          score += double{to_float(in.predecessor[previous * c.rank + j])} * in.hidden[row * c.rank + j] *
+                   in.successor[id * c.rank + j];
+        }
+        scores.push_back(c.temperature > 0 ? score / c.temperature : score);
+        const SlotSampling sampling = sampling_of(c, slot);
+        const double noise = oracle_gumbel(sampling.seed, first_index(slot) + i,
+                                           static_cast<uint32_t>(sampling.params.choice_index), id);
+        noisy.push_back(scores.back() + (c.temperature > 0 ? noise : 0));
+      }
+      const auto best = std::max_element(noisy.begin(), noisy.end()) - noisy.begin();
+      std::vector<double> order = noisy;
+      std::sort(order.rbegin(), order.rend());
+      if (order.size() > 1 && order[0] - order[1] < 1e-4 * (1 + std::fabs(order[0]))) {
+        ++close;
+      } else {
+        ++compared;
+        ASSERT_EQ(got.tokens[row], ids[static_cast<size_t>(best)]) << "slot " << slot << ", row " << i;
+        ASSERT_NEAR(got.probability[row], oracle_softmax(scores)[static_cast<size_t>(best)], 1e-3) << "row " << i;
+      }
+      previous = got.tokens[row];
+    }
+  }
+  EXPECT_GT(compared, 20 * close) << "too few are clear";
+}
+
+DEVICE_TEST(Selector, MatchesOracle) {
+  DEVICE_UNDER_TEST;
+  for (const float temperature : {0.0f, 0.7f, 1.3f}) {
+    check(device, {.vocab = 97, .rank = 8, .top_k = 16, .counts = {7, 0, 3, 15}, .temperature = temperature});
+    check(device, {.vocab = 5003, .rank = 256, .top_k = 16, .counts = {15, 7, 1}, .temperature = temperature});
+    check(device, {.vocab = 40000, .rank = 33, .top_k = 32, .counts = {4, 7}, .temperature = temperature});
+    check(device, {.vocab = 9, .rank = 1, .top_k = 16, .counts = {5, 16}, .temperature = temperature});
+    check(device, {.vocab = 64, .rank = 1024, .top_k = 1, .counts = {21}, .temperature = temperature});
+  }
+}
+
+// Among equal logits the lowest ids are candidates, and among equal scores the first candidate is chosen.
+DEVICE_TEST(Selector, TiesGoToTheLowerIndex) {
+  DEVICE_UNDER_TEST;
+  const Case c = {.vocab = 2000, .rank = 4, .top_k = 3, .counts = {1, 1, 1}};
+  Inputs in(c);
+  std::fill(in.logits.begin(), in.logits.end(), 0.0f);
+  std::fill(in.successor.begin(), in.successor.end(), 0.0f);
+  in.logits[2000 + 1500] = in.logits[2000 + 700] = 2.0f;  // slot 1
+  for (const int32_t token : {5, 517, 1029, 1541, 21}) in.logits[4000 + token] = 1.0f;
+  for (int32_t j = 0; j < 4; ++j) {  // slot 2: its third candidate's score is the highest
+    in.predecessor[in.last[2] * 4 + j] = to_bfloat16(1.0f);
+    in.hidden[8 + j] = 1.0f;
+    in.successor[517 * 4 + j] = in.successor[1029 * 4 + j] = 1.0f;  // 1029 is no candidate
+  }
+  EXPECT_EQ(run(device, c, in).tokens, (std::vector<TokenId>{0, 700, 517}));
+}
+
+// More of a row's best than any thread of a GPU holds, all in the tokens of one.
+DEVICE_TEST(Selector, FindsCandidatesThatLieTogether) {
+  DEVICE_UNDER_TEST;
+  Case c = {.vocab = 512 * 40, .rank = 2, .top_k = 32, .counts = {1}};
+  for (const int32_t wanted : {0, 3, 4, 11, 31}) {
+    Inputs in(c);
+    for (int32_t i = 0; i < 40; ++i) in.logits[512 * i + 77] = 100.0f + static_cast<float>(i * 7 % 40);
+    std::fill(in.successor.begin(), in.successor.end(), 0.0f);
+    const TokenId token = best_of(in.logits.data(), c)[static_cast<size_t>(wanted)];
+    for (int32_t j = 0; j < 2; ++j) {
+      in.predecessor[j] = to_bfloat16(1.0f);
+      in.hidden[j] = 1.0f;
+      in.successor[token * 2 + j] = 1000.0f;
+    }
+    EXPECT_EQ(run(device, c, in).tokens[0], token) << wanted;
+  }
+}
+
+DEVICE_TEST(Selector, WhatIsNoNumberIsNotChosen) {
+  DEVICE_UNDER_TEST;
+  const Case c = {.vocab = 300, .rank = 2, .top_k = 4, .counts = {2, 1}};
+  Inputs in(c);
+  std::fill_n(in.logits.begin(), 300, std::nanf(""));
+  std::fill_n(in.logits.begin() + 300, 300, kNothing);
+  in.logits[300 + 42] = 1.0f;
+  in.hidden[4] = std::nanf("");  // of the last row: no score is a number
+  const Chosen got = run(device, c, in);
+  EXPECT_EQ(got.tokens[0], 0);
+  EXPECT_EQ(got.probability[0], 0);
+  EXPECT_EQ(got.tokens[1], 42);
+  EXPECT_NEAR(got.probability[1], 1, 1e-6);
+  EXPECT_EQ(got.tokens[2], best_of(&in.logits[600], c)[0]);
+  EXPECT_EQ(got.probability[2], 0);
+}
+
+}  // namespace
+}  // namespace volley::ops

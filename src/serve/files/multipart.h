@@ -1,0 +1,59 @@
+// A reader of multipart/form-data (RFC 7578) that is fed as the bytes come and keeps none of them: strict, and bounded
+// whatever a client sends. One thread at a time.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "serve/json/errors.h"
+
+namespace volley::serve {
+
+class MultipartReader {
+ public:
+  static constexpr size_t kMaxBoundary = 70;  // RFC 2046
+  static constexpr size_t kMaxHeaderBytes = 8192;
+  static constexpr int kMaxParts = 16;
+
+  struct Part {
+    std::string name;
+    std::optional<std::string> filename;  // as sent: never a path
+  };
+  // An error ends the reading.
+  using Verdict = std::optional<ApiError>;
+  struct Hooks {
+    std::function<Verdict(const Part&)> begin;
+    std::function<Verdict(std::string_view bytes)> data;  // of the part that began last; any number of times
+  };
+
+  // The boundary that a Content-Type names; nothing: it is no multipart/form-data, or names none that is allowed.
+  static std::optional<std::string> boundary_of(std::string_view content_type);
+
+  MultipartReader(const std::string& boundary, Hooks hooks)
+      : delimiter_("\r\n--" + boundary), hooks_(std::move(hooks)) {}
+
+  Verdict feed(std::string_view bytes);
+  // No more bytes come. An error: the body has ended before its last boundary.
+  Verdict finish() const;
+
+ private:
+  enum class At { kStart, kDelimiter, kHeaders, kData, kEnd };
+
+  Verdict step(bool* more);
+  Verdict start(bool* more);
+  Verdict behind_delimiter(bool* more);
+  Verdict headers(bool* more);
+  Verdict data(bool* more);
+  Verdict end(bool* more);
+  void drop(size_t bytes) { buffer_.erase(0, bytes); }
+
+  const std::string delimiter_;  // with the line end before it, which belongs to it
+  const Hooks hooks_;
+  At at_ = At::kStart;
+  std::string buffer_;  // what has come and cannot be told apart yet
+  int parts_ = 0;
+};
+
+}  // namespace volley::serve

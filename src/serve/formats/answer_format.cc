@@ -1,0 +1,80 @@
+#include "serve/formats/answer_format.h"
+
+#include <utility>
+
+#include "serve/formats/call_grammar.h"
+#include "serve/formats/tool_call_scanner.h"
+#include "serve/formats/tool_call_stages.h"
+#include "serve/json/json_text.h"
+
+namespace volley::serve {
+
+std::shared_ptr<const AnswerFormat> plain_answers() {
+  static const auto kPlain = std::make_shared<const AnswerFormat>();
+  return kPlain;
+}
+
+Result<std::string> AnswerFormat::render(const Engine& engine, Conversation chat,
+                                         const std::atomic<bool>* cancelled) const {
+  // Only Harmony knows the role "developer". Elsewhere it is the system that speaks, as in OpenAI's models before.
+  for (ChatMessage& message : chat.messages) {
+    if (message.role == "developer") message.role = "system";
+  }
+  return engine.render_chat(for_template(chat, cancelled));
+}
+
+ReasoningStart AnswerFormat::start(bool thinks, std::string_view prompt, std::string_view continued) const {
+  if (!thinks) return ReasoningStart::kOff;
+  // Only where the model itself is to speak: users may write <think> too.
+  if (trim_end(prompt).ends_with(kThink)) return ReasoningStart::kOpen;
+  if (continued.empty()) return ReasoningStart::kClosed;
+  const bool open = skip_space(continued).starts_with(kThink);
+  if (open && continued.find(kThinkEnd) == std::string_view::npos) return ReasoningStart::kOpen;
+  return ReasoningStart::kOff;
+}
+
+std::unique_ptr<OutputStage> AnswerFormat::whole_stage(const OutputParser::Options& options) const {
+  auto answer = stage(options);
+  if (options.reasoning == ReasoningStart::kOff) return answer;
+  return reasoning_stage(options, std::move(answer));
+}
+
+std::unique_ptr<OutputStage> AnswerFormat::stage(const OutputParser::Options&) const {
+  return content_stage();
+}
+
+std::unique_ptr<ThoughtCounter> AnswerFormat::counter(ReasoningStart start) const {
+  return std::make_unique<ReasoningCounter>(start);
+}
+
+ThinkRules AnswerFormat::think_rules(ReasoningStart start, bool think_tokens) const {
+  if (start == ReasoningStart::kOff) return {};
+  const bool open = start == ReasoningStart::kOpen;
+  ThinkRules think;
+  think.start = open ? "think " : "think? ";
+  if (think_tokens) {
+    think.rules = std::string("think: ") + (open ? "" : "<think> ") + "/(?s:.+)/? </think> SPACE?\n";
+  } else {
+    think.rules = "think: thought SPACE?\n";
+    think.rules += std::string("thought[lazy]: /") + (open ? "" : "<think>") + "(?s:.*)<\\/think>/\n";
+  }
+  think.rules += "SPACE: /[ \\t\\r\\n]+/\n";
+  return think;
+}
+
+std::string AnswerFormat::answer_rule(CallGrammar& grammar) const {
+  const std::string calls = calls_rule(grammar, grammar.answer == CallGrammar::Answer::kFree);
+  return grammar.answer == CallGrammar::Answer::kRule ? "(" + calls + " | text)" : calls;
+}
+
+void AnswerFormat::add_tool(CallGrammar& grammar, const Tool& tool, const std::string& index) const {
+  const std::string arguments = "arguments_" + index;
+  grammar.rules += "tool_" + index + ": " + call_rule(tool, arguments) + "\n";
+  grammar.rules += arguments + ": %json " + grammar.arguments_schema(tool) + "\n";
+}
+
+std::string AnswerFormat::call_rule(const Tool& tool, const std::string& arguments) const {
+  return json_quote("{\"name\": " + json_quote(tool.name) + ", \"arguments\": ") + " " + arguments + " \"}\"";
+}
+
+}  // namespace volley::serve

@@ -1,0 +1,200 @@
+#include "serve/formats/output_format.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serve/formats/call_grammar.h"
+#include "serve/formats/template_engine_for_test.h"
+
+namespace volley::serve {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// The grammar of a call to the tool f.
+std::string call_of(const OutputFormat& format) {
+  ToolRequest request;
+  request.tools = {{.name = "f", .parameters_json = "{}"}};
+  request.choice = ToolRequest::Choice::kRequired;
+  request.constrained_by = "tool_choice";
+  const auto grammar = tool_grammar(request, format, ReasoningStart::kOff);
+  return grammar.ok() && *grammar ? (**grammar).text : "";
+}
+
+const auto kIsHermes = AllOf(HasSubstr("<tool_call>"), HasSubstr("\\\"arguments\\\""));
+const auto kIsLlama = AllOf(Not(HasSubstr("<tool_call>")), HasSubstr("\\\"parameters\\\""));
+const auto kIsCoder = HasSubstr("<function=f>");
+const auto kIsList = HasSubstr(R"("[" object)");
+const auto kIsNamed = HasSubstr(R"("f" "[ARGS]" arguments_0)");
+
+constexpr const char* kPlain =
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% "
+    "endif %}";
+
+// In the manner of Qwen 3: tools in the system turn, calls between markers, thoughts of earlier turns dropped.
+constexpr const char* kQwen = R"({%- if tools %}[system]
+{%- for tool in tools %}{{ tool | tojson }}{% endfor %}
+Answer with <tool_call> and </tool_call>.{% endif %}
+{%- for m in messages %}
+[{{ m.role }}]
+{%- if m.role == 'assistant' %}{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}
+{%- for call in m.tool_calls %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+[assistant]
+{% if enable_thinking is defined and enable_thinking is false %}<think>
+
+</think>
+
+{% endif %}{% endif %})";
+
+// In the manner of models that write calls as tags that are not known.
+constexpr const char* kTags = R"({%- for tool in tools %}{{ tool | tojson }}{% endfor %}
+Use <tool_call><invoke name></invoke></tool_call>.
+{%- for m in messages %}[{{ m.role }}]{{ m.content }}
+{%- for call in m.tool_calls %}<tool_call>
+<invoke {{ call.function.name }}></invoke>
+</tool_call>{% endfor %}{% endfor %})";
+
+// In the manner of Qwen3-Coder.
+constexpr const char* kCoder = R"({%- for tool in tools %}<function><name>{{ tool.function.name }}</name></function>
+{%- endfor %}
+Answer with <tool_call>
+<function=example_function_name>
+</function>
+</tool_call>
+{%- for m in messages %}[{{ m.role }}]{{ m.content }}
+{%- for call in m.tool_calls %}
+<tool_call>
+<function={{ call.function.name }}>
+{%- for key, value in call.function.arguments | items %}
+<parameter={{ key }}>
+{{ value }}
+</parameter>
+{%- endfor %}
+</function>
+</tool_call>{% endfor %}{% endfor %})";
+
+// In the manner of Mistral's models: a list of calls, with ids of nine characters.
+constexpr const char* kList = R"([AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]
+{%- for m in messages %}
+{%- if m.tool_calls %}[TOOL_CALLS] [
+{%- for call in m.tool_calls %}
+{%- if call.id | length != 9 %}{{ raise_exception("an id has nine characters") }}{% endif -%}
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}, "id": "{{ call.id }}"}
+{%- endfor %}]
+{%- else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %})";
+
+// And the newer ones.
+constexpr const char* kNamed = R"([AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]
+{%- for m in messages %}
+{%- for call in m.tool_calls %}[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}
+{%- endfor %}
+{%- if not m.tool_calls %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %})";
+
+// In the manner of Llama 3.1: tools printed over several lines, one call a turn, "parameters".
+constexpr const char* kLlama = R"({%- for tool in tools %}{{ tool | tojson(indent=4) }}{% endfor %}
+{%- for m in messages %}[{{ m.role }}]
+{%- if m.tool_calls %}
+{%- if m.tool_calls | length != 1 %}{{ raise_exception("one call a turn") }}{% endif %}
+{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}
+{%- else %}{{ m.content | trim }}{% endif %}
+{%- endfor %})";
+
+TEST(OutputFormat, OfHermesAndQwen) {
+  const OutputFormat format = format_of(TemplateEngine(kQwen, {"<tool_call>", "</tool_call>", "<think>", "</think>"}));
+  EXPECT_THAT(call_of(format), kIsHermes);
+  EXPECT_TRUE(format.several_calls);
+  EXPECT_TRUE(format.reasoning);
+  EXPECT_THAT(call_of(format), HasSubstr("call: <tool_call>")) << "a token";
+  EXPECT_TRUE(format.think_tokens);
+  EXPECT_EQ(format.tool_warning, "");
+}
+
+TEST(OutputFormat, OfLlama) {
+  const OutputFormat format = format_of(TemplateEngine(kLlama));
+  EXPECT_THAT(call_of(format), kIsLlama);
+  EXPECT_FALSE(format.several_calls);
+  EXPECT_FALSE(format.reasoning);
+  EXPECT_EQ(format.tool_warning, "");
+}
+
+TEST(OutputFormat, OfQwenCoder) {
+  const OutputFormat format = format_of(TemplateEngine(kCoder, {"<tool_call>", "</tool_call>"}));
+  EXPECT_THAT(call_of(format), kIsCoder);
+  EXPECT_THAT(call_of(format), HasSubstr("call: <tool_call>")) << "a token";
+  EXPECT_EQ(format.tool_warning, "");
+}
+
+// A grammar asks for the tokens where the vocabulary has them, and for the form that the template prints.
+TEST(OutputFormat, OfMistral) {
+  const OutputFormat list = format_of(TemplateEngine(kList, {"[INST]", "[TOOL_CALLS]"}));
+  EXPECT_THAT(call_of(list), AllOf(kIsList, HasSubstr("call: <[1]> calls")));
+  EXPECT_EQ(list.tool_warning, "");
+
+  const OutputFormat named = format_of(TemplateEngine(kNamed));
+  EXPECT_THAT(call_of(named), AllOf(kIsNamed, HasSubstr(R"(call: "[TOOL_CALLS]" calls)")));
+  EXPECT_THAT(call_of(format_of(TemplateEngine(kNamed), "mistral")), kIsNamed);
+  EXPECT_THAT(call_of(format_of(TemplateEngine(kPlain), "mistral")), kIsList);
+}
+
+TEST(OutputFormat, WarnsOfTemplatesWithoutToolsAndOfUnknownForms) {
+  const OutputFormat plain = format_of(TemplateEngine(kPlain));
+  EXPECT_THAT(call_of(plain), kIsHermes);
+  EXPECT_FALSE(plain.reasoning);
+  EXPECT_THAT(plain.tool_warning, HasSubstr("does not print tools"));
+
+  const OutputFormat tags = format_of(TemplateEngine(kTags));
+  EXPECT_THAT(call_of(tags), kIsHermes);
+  EXPECT_THAT(tags.tool_warning, HasSubstr("no form of tool calls"));
+}
+
+TEST(OutputFormat, ReasoningThatTheTemplateOpens) {
+  EXPECT_TRUE(
+      format_of(TemplateEngine(std::string(kPlain) + "{% if add_generation_prompt %}<think>\n{% endif %}")).reasoning);
+}
+
+// What a client may offer as a switch: only variables that change what the model reads.
+TEST(OutputFormat, VariablesThatSteerThinking) {
+  EXPECT_EQ(format_of(TemplateEngine(kQwen)).thinks_by_default, std::optional(true));
+  EXPECT_FALSE(format_of(TemplateEngine(kQwen)).reads_reasoning_effort);
+  EXPECT_EQ(format_of(TemplateEngine(kPlain)).thinks_by_default, std::nullopt);
+  const std::string plain = kPlain;
+  EXPECT_EQ(format_of(TemplateEngine(plain + "{% if enable_thinking %}<think>{% endif %}")).thinks_by_default,
+            std::optional(false));
+  EXPECT_TRUE(format_of(TemplateEngine(plain + "Effort: {{ reasoning_effort }}")).reads_reasoning_effort);
+}
+
+TEST(OutputFormat, ATemplateThatRefusesToolTurnsIsNoError) {
+  const std::string source =
+      "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}" +
+      std::string("{{ m.content }}{% endfor %}");
+  EXPECT_THAT(format_of(TemplateEngine(source)).tool_warning, HasSubstr("does not print tools"));
+}
+
+TEST(OutputFormat, Names) {
+  const TemplateEngine engine(kQwen);
+  EXPECT_EQ(format_of(engine, "none", "none").answers, plain_answers());
+  EXPECT_FALSE(format_of(engine, "none", "none").reasoning);
+  EXPECT_THAT(call_of(format_of(engine, "llama3_json", "auto")), kIsLlama);
+  EXPECT_EQ(format_of(TemplateEngine(kPlain), "hermes", "deepseek_r1").tool_warning, "");
+  EXPECT_TRUE(format_of(TemplateEngine(kPlain), "hermes", "deepseek_r1").reasoning);
+  EXPECT_THAT(call_of(format_of(engine, "qwen3_coder")), kIsCoder);
+  EXPECT_THAT(call_of(format_of(engine, "qwen3_xml")), kIsCoder);
+  EXPECT_THAT(call_of(format_of(engine, "mistral")), kIsList);
+  const auto tools = find_output_format(engine, "pigeon", "auto");
+  ASSERT_FALSE(tools.ok());
+  EXPECT_EQ(tools.error().message,
+            "There is no tool call parser \"pigeon\": use auto, none, hermes, llama, qwen3_coder, mistral or harmony.");
+  const auto reasoning = find_output_format(engine, "auto", "loud");
+  ASSERT_FALSE(reasoning.ok());
+  EXPECT_EQ(reasoning.error().message, "There is no reasoning parser \"loud\": use auto, none, think or harmony.");
+}
+
+}  // namespace
+}  // namespace volley::serve

@@ -1,0 +1,50 @@
+// Counts the tokens of an output that are thoughts: "reasoning_tokens" of a usage. Token by token, so that the count
+// does not depend on how an answer fell into steps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/formats/output_parser.h"
+
+namespace volley::serve {
+
+class ThoughtCounter {
+ public:
+  using TokenText = std::function<std::string(TokenId)>;  // by itself, special tokens spelled out
+
+  virtual ~ThoughtCounter() = default;
+  virtual void push(TokenId token, const TokenText& text) = 0;
+  int64_t tokens() const { return tokens_; }
+
+ protected:
+  int64_t tokens_ = 0;
+};
+
+// Thoughts between <think> and </think>.
+class ReasoningCounter final : public ThoughtCounter {
+ public:
+  explicit ReasoningCounter(ReasoningStart start);
+
+  void push(TokenId token, const TokenText& text) override {
+    if (!done()) push(text(token));
+  }
+  // The next token by itself, special tokens spelled out.
+  void push(std::string_view token);
+  bool done() const { return place_ == Place::kDone; }  // nothing more is counted
+
+ private:
+  enum class Place { kHead, kThinking, kDone };
+
+  void begin(std::string_view token);
+  void think(std::string_view token);
+
+  Place place_;
+  std::string text_;            // of the head; then the end of the thoughts, which may begin the marker
+  std::vector<size_t> starts_;  // in text_, of the tokens there
+};
+
+}  // namespace volley::serve

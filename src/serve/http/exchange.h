@@ -1,0 +1,56 @@
+// One request of a connection and its answer, turned into bytes: framing, common headers, the count and the log record.
+// No sockets. One thread at a time.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "serve/api/api.h"
+#include "serve/api/generation.h"
+#include "serve/http/http.h"
+
+namespace volley::serve {
+
+class Exchange {
+ public:
+  // Answers bytes that were no request: the connection ends with the answer.
+  explicit Exchange(Api& api);
+  // `http_1_0` and `keep_alive`: as the client sent it.
+  Exchange(Api& api, HttpRequest request, bool http_1_0, bool keep_alive);
+  Exchange(Exchange&&) = default;
+
+  const HttpRequest& request() const { return request_; }
+  bool http_1_0() const { return http_1_0_; }
+  // The request with its body, which is no longer here afterwards.
+  HttpRequest hand_over();
+  void drop_body() { std::string().swap(request_.body); }  // an assignment would keep its memory
+
+  // `draining`: the connection takes no further request.
+  std::string whole(HttpResponse response, bool draining);
+  // May be empty: there is nothing to send. The head of a stream waits for its first news: what fails before gets a
+  // status of its own.
+  std::string piece(Generation::Output output, bool draining);
+
+  // After its answer was sent, the connection can take another request.
+  bool reusable() const { return reusable_; }
+
+  // Logs it. `generation`: if there was one. Once, last.
+  void end(bool delivered, const Generation* generation) const;
+
+ private:
+  Framing framing(bool chunked, bool draining);
+  std::string head(HttpResponse& response, const Framing& how);
+
+  Api* api_;
+  HttpRequest request_;
+  std::string path_label_;
+  bool http_1_0_ = false;
+  bool keep_alive_ = false;
+  bool streaming_ = false;
+  bool reusable_ = false;
+  int status_ = 0;
+  std::string error_, reason_;  // of the answer, see HttpResponse
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace volley::serve

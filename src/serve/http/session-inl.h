@@ -1,0 +1,202 @@
+// One connection of the server: its beginning and its end. session_read-inl.h reads requests, session_answer-inl.h
+// answers them, session_watch-inl.h watches for the client's end and for deadlines. Included by server.cc alone: files
+// with Asio and Beast in them are by far the slowest to compile, so there is one.
+//
+// Threads: each connection is a coroutine on a strand of its own, so a Session's members need no lock. Work that takes
+// long goes to a pool.
+#pragma once
+
+#include <atomic>
+#include <boost/asio.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "serve/http/session_shared-inl.h"
+#include "serve/http/text_body-inl.h"
+
+namespace volley::serve::transport {
+
+constexpr size_t kWriteBytes = size_t{64} << 10;
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr Milliseconds kLinger{2000};  // for a client to stop sending what nobody reads
+constexpr Milliseconds kAskAgain{50};  // see Session::expire()
+
+// While the server drains, in place of the limits of normal times:
+constexpr Milliseconds kDrainIdle{0};
+constexpr Milliseconds kDrainRead{500};  // for the rest of a request that has begun to arrive
+constexpr Milliseconds kDrainLinger{500};
+constexpr Milliseconds kDrainHandshake{0};
+constexpr Milliseconds kGoodbye{500};  // for the end of TLS to be taken, at any time
+// How often a client that has only an answer to take is looked at: one that takes nothing is noticed after one to two
+// of these.
+constexpr Milliseconds kDrainWrite{1000};
+
+inline auto token(error_code& error) {
+  return asio::redirect_error(asio::use_awaitable, error);
+}
+
+// One connection: reads a request, answers it, and again. Created shared; kept alive by its coroutine.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(tcp::socket socket, Shared& shared)
+      : shared_(shared),
+        stream_(std::move(socket), shared.tls.get()),
+        body_share_(shared),
+        buffer_(shared.options.max_header_bytes + kReadBytes),
+        deadline_(stream_.get_executor()),
+        time_limit_(stream_.get_executor()),
+        signal_(stream_.get_executor(), asio::steady_timer::time_point::max()) {}
+
+  asio::any_io_executor executor() { return stream_.get_executor(); }
+
+  asio::awaitable<void> run();
+
+  // The rest: on the strand.
+  void drain() {
+    if (ends_at_) schedule();
+  }
+  void cancel_generation() {
+    if (generation_) generation_->cancel();
+    cancel_job();
+  }
+  void stop();
+
+ private:
+  using Parser = http::request_parser<TextBody>;
+  // What is to be answered before the connection is closed, instead of reading the body.
+  using Refusal = std::optional<HttpResponse>;
+
+  asio::awaitable<bool> shake_hands();
+  asio::awaitable<void> say_goodbye();
+  asio::awaitable<void> look_again();
+  asio::awaitable<bool> wait_for_bytes();
+  asio::awaitable<std::optional<Exchange>> read_request();
+  Refusal refusal(const Parser& parser, const HttpRequest& request, bool asks) const;
+  asio::awaitable<Refusal> read_body(Parser& parser, error_code& error);
+  asio::awaitable<Refusal> read_upload(Parser& parser, const HttpRequest& request, error_code& error);
+  template <typename Work>
+  asio::awaitable<void> on_worker(Work work);
+  asio::awaitable<bool> send_file(const OpenFile& file);
+  asio::awaitable<void> refuse(Exchange exchange, error_code error, size_t body_limit);
+  asio::awaitable<void> close_with(Exchange exchange, HttpResponse response);
+  asio::awaitable<bool> answer(Exchange& exchange);
+  asio::awaitable<Api::Reply> handle(Exchange& exchange);
+  std::string whose(const HttpRequest& request) const;
+  void cancel_job();
+  void take_room(HttpResponse& response, SharedSpace::Hold& room) const;
+  asio::awaitable<bool> send_response(Exchange& exchange, HttpResponse response);
+  asio::awaitable<bool> send_generation(Exchange& exchange);
+  void limit_time();
+  asio::awaitable<bool> write(std::string_view bytes);
+  asio::awaitable<void> linger();
+
+  void watch();
+  void watch_for_reset();
+  bool was_reset();
+  void send_interim();
+  void end_of_watch(bool client_left);
+  void leave();
+  asio::awaitable<void> end_watch();  // after job_ and generation_ were reset
+  asio::awaitable<void> wait_signal();
+  void notify();
+  // Every operation on the socket ends with an error.
+  void interrupt() {
+    error_code closed_already;
+    stream_.socket().cancel(closed_already);
+  }
+  void arm(Milliseconds timeout, Milliseconds when_draining);
+  void disarm();
+  void schedule();
+  void expire();
+  int64_t taken_bytes();
+
+  Shared& shared_;
+  Stream stream_;
+  std::string whose_;  // the request that was read last is
+  BodyShare body_share_;
+  boost::beast::flat_buffer buffer_;  // bytes received and not yet parsed: the next request of a pipelining client
+  asio::steady_timer deadline_;
+  uint64_t deadline_turn_ = 0;                // a deadline that was set for an earlier turn does nothing
+  std::optional<Clock::time_point> ends_at_;  // nothing: no deadline is set
+  Milliseconds when_draining_{0};
+  bool timed_out_ = false;
+  bool writing_ = false;
+  bool answer_begun_ = false;       // something of this request's answer was written
+  bool interim_responses_ = false;  // its client understands them
+  bool sending_interim_ = false;    // through TLS, which takes one write at a time
+  int64_t written_bytes_ = 0;       // given to the kernel
+  int64_t taken_before_ = 0;        // taken_bytes() when the deadline was scheduled, while draining
+  asio::steady_timer time_limit_;   // of the request that is being answered
+  uint64_t limit_turn_ = 0;
+  bool over_time_ = false;     // it is past that
+  asio::steady_timer signal_;  // never expires: cancelling it wakes the coroutine
+  bool signalled_ = false;
+  asio::cancellation_signal watch_cancel_;
+  bool watching_ = false;
+  bool end_seen_ = false;     // by the watch: the client sends nothing more
+  bool gone_ = false;         // nobody to answer: the client left, or the server stops
+  std::shared_ptr<Job> job_;  // while a worker has the request
+  std::shared_ptr<Generation> generation_;
+  std::shared_ptr<FileUpload> upload_;  // of the request that was read last
+};
+
+inline asio::awaitable<void> Session::run() {
+  if (!co_await shake_hands()) co_return;
+  while (!gone_) {
+    auto exchange = co_await read_request();
+    if (!exchange) break;
+    if (!co_await answer(*exchange)) break;
+  }
+  co_await say_goodbye();
+}
+
+// False: there will be no TLS with this client. One that speaks plain HTTP is told so in its language.
+inline asio::awaitable<bool> Session::shake_hands() {
+  if (!stream_.encrypted()) co_return true;
+  error_code error;
+  arm(shared_.options.receive_timeout, kDrainHandshake);
+  co_await stream_.tls().async_handshake(ssl::stream_base::server, token(error));
+  disarm();
+  if (!error) co_return true;
+  if (gone_) co_return false;
+  shared_.api.log().debug("a TLS handshake failed: " + (timed_out_ ? "it took too long" : openssl_reason(error)));
+  stream_.give_up_tls();
+  // Any other failure has sent the client an alert: it is read before a closed socket would reset the connection.
+  if (is_plain_http(error)) {
+    HttpResponse response = error_response(http_error(400, "This port takes HTTPS alone: write https:// in the URL."));
+    co_await close_with(Exchange(shared_.api), std::move(response));
+  } else if (!timed_out_ && !is_end_of_stream(error)) {
+    co_await linger();
+  }
+  co_return false;
+}
+
+// Tells a client of TLS that nothing was cut off. Does not wait for its goodbye.
+inline asio::awaitable<void> Session::say_goodbye() {
+  if (!stream_.encrypted() || gone_) co_return;
+  SSL* native = stream_.tls().native_handle();
+  SSL_set_shutdown(native, SSL_get_shutdown(native) | SSL_RECEIVED_SHUTDOWN);
+  error_code ignored;
+  arm(kGoodbye, kDrainLinger);
+  co_await stream_.tls().async_shutdown(token(ignored));
+  disarm();
+}
+
+inline void Session::stop() {
+  error_code ignored;
+  gone_ = true;
+  disarm();
+  deadline_.cancel();
+  time_limit_.cancel();
+  stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+  stream_.socket().close(ignored);
+  cancel_job();
+  notify();
+}
+
+}  // namespace volley::serve::transport

@@ -1,0 +1,99 @@
+// The threads that parse, render and tokenise, and what they work on. Included by session_shared-inl.h alone.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <boost/asio.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "serve/api/api.h"
+#include "serve/http/turns.h"
+
+namespace volley::serve::transport {
+
+namespace asio = boost::asio;
+
+constexpr size_t kLargeBody = size_t{256} << 10;
+
+// A request on its way through a worker thread. Shared, because the connection may leave before the worker is done.
+struct Job {
+  HttpRequest request;
+  std::shared_ptr<FileUpload> upload;  // if the request's body was one
+  std::atomic<bool> cancelled{false};  // by the session: nobody waits for the reply any more
+  std::optional<Api::Reply> reply;     // of the worker, then of the strand
+  bool ready = false;                  // of the strand
+};
+
+// Threads for what takes long, in lanes that do not wait for each other. In each lane those whose work it is take
+// turns.
+class Workers {
+ public:
+  enum Lane : size_t {
+    kGrammar,  // compiles one: may take seconds
+    kDisk,     // waits for it
+    kUsual,
+    kLarge,  // requests whose bodies are
+  };
+  struct Counts {
+    int grammar = 1, disk = 1, usual = 1, large = 1;
+  };
+
+  explicit Workers(const Counts& threads)
+      : lanes_{Threads(threads.grammar), Threads(threads.disk), Threads(threads.usual), Threads(threads.large)} {}
+
+  // `work` must not throw. It may post to a lane before its own.
+  template <typename Work>
+  void post(Lane lane, const std::string& whose, Work work) {
+    std::function<void()> call = [work = std::make_shared<Work>(std::move(work))] { (*work)(); };
+    Threads& to = lanes_[lane];
+    const std::lock_guard lock(mutex_);
+    asio::post(to.threads, [this, &to] { run(to); });  // not before this lock is open
+    to.turns.add(whose, std::move(call));
+    ++pending_;
+  }
+
+  // False: some still work after this time.
+  bool wait(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, patience, [&] { return pending_ == 0; });
+  }
+
+ private:
+  struct Threads {
+    explicit Threads(int count) : Threads(static_cast<size_t>(count) + 1) {}
+    explicit Threads(size_t all) : turns(all), threads(all) {}
+    Turns turns;  // guarded by mutex_
+    asio::thread_pool threads;
+  };
+
+  // What may run now, and after it what may run then. Where that is more than this thread can take, another one is
+  // called: one end may make room for two, and the other threads may all have found nothing before.
+  void run(Threads& lane) {
+    std::unique_lock lock(mutex_);
+    for (Turns::Turn turn = lane.turns.next(); turn.work; turn = lane.turns.next()) {
+      const bool more = lane.turns.has_next();
+      lock.unlock();
+      if (more) asio::post(lane.threads, [this, &lane] { run(lane); });
+      turn.work();
+      turn.work = nullptr;  // what it holds goes without the lock
+      lock.lock();
+      lane.turns.done(turn);
+      --pending_;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int pending_ = 0;               // guarded by mutex_
+  std::array<Threads, 4> lanes_;  // the last ends first
+};
+
+}  // namespace volley::serve::transport

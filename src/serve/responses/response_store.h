@@ -1,0 +1,93 @@
+// What POST /v1/responses keeps, so that conversations can go on from it: bounded by count and by bytes. Past a bound
+// the least recently used of the tenant that keeps most goes first. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/fair_space.h"
+#include "serve/responses/response_items.h"
+
+namespace volley::serve {
+
+// One response, and the one that it goes on from, which lives at least as long, whether the store still has it or not.
+class StoredTurn {
+ public:
+  ~StoredTurn();
+  StoredTurn(const StoredTurn&) = delete;
+  StoredTurn& operator=(const StoredTurn&) = delete;
+
+  const std::vector<ResponseItem>& input() const { return input_; }
+  const std::vector<ResponseItem>& output() const { return output_; }
+  const std::string& json() const { return json_; }  // the response as its client got it
+  // The conversation up to and with this turn.
+  size_t conversation_bytes() const { return conversation_bytes_; }
+  void for_each(const std::function<void(const std::vector<ResponseItem>&)>& read) const;
+
+ private:
+  friend class ResponseStore;
+  explicit StoredTurn(std::shared_ptr<SharedSpace> space) : space_(std::move(space)), bytes_(*space_) {}
+
+  const std::shared_ptr<SharedSpace> space_;  // the store's
+  SharedSpace::Hold bytes_;
+  std::shared_ptr<const StoredTurn> previous_;
+  std::vector<ResponseItem> input_, output_;
+  std::string json_;
+  size_t conversation_bytes_ = 0;
+};
+
+class ResponseStore {
+ public:
+  // Nothing is kept if either is 0.
+  ResponseStore(size_t max_count, size_t max_bytes);
+
+  // The input of a response that is being generated for `tenant`, which counts from now on. Null: it does not fit, or
+  // nothing is kept. `previous` may be null.
+  std::shared_ptr<StoredTurn> begin(std::string_view tenant, std::shared_ptr<const StoredTurn> previous,
+                                    std::vector<ResponseItem> input);
+  // Keeps what begin() gave under `id` for the same tenant. Does nothing if it no longer fits.
+  void finish(std::string_view tenant, const std::string& id, std::shared_ptr<StoredTurn> turn,
+              std::vector<ResponseItem> output, std::string json);
+
+  // Null: nothing of this tenant is kept under `id`.
+  std::shared_ptr<const StoredTurn> find(std::string_view tenant, const std::string& id);
+  // An item that an answer of this tenant's held.
+  std::optional<ResponseItem> find_item(std::string_view tenant, const std::string& item_id);
+  bool erase(std::string_view tenant, const std::string& id);
+
+  size_t count() const;
+  size_t bytes() const;  // of all turns that live, those no longer in the store too
+
+ private:
+  struct Entry {
+    std::string id;
+    std::shared_ptr<const StoredTurn> turn;
+    uint64_t used = 0;        // when: a later one is higher
+    SharedSpace::Hold place;  // its tenant's
+  };
+  using Order = std::list<Entry>;  // the most recently used first
+
+  // All of these REQUIRE mutex_.
+  bool grow(SharedSpace& space, SharedSpace::Hold& hold, const std::string& tenant, size_t n);
+  void drop(Order::iterator entry);
+  std::optional<Order::iterator> look_up(std::string_view tenant, const std::string& id);
+
+  SharedSpace places_;
+  const std::shared_ptr<SharedSpace> bytes_;  // of all turns that live
+  mutable std::mutex mutex_;                  // guards what follows
+  std::map<std::string, Order> tenants_;      // those that keep something
+  std::unordered_map<std::string, Order::iterator> by_id_;
+  uint64_t uses_ = 0;
+};
+
+}  // namespace volley::serve

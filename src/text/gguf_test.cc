@@ -1,0 +1,101 @@
+// Protects: tokenizer and chat template of a GGUF file.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/temp_folder_for_test.h"
+#include "gguf/bytes_for_test.h"
+#include "text/text.h"
+
+namespace volley::text {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6;
+
+class GgufText : public testing::Test {
+ protected:
+  std::shared_ptr<const Tokenizer> load(const gguf::Bytes& bytes) {
+    folder_.write("m.gguf", bytes.str());
+    auto tokenizer = Tokenizer::load(folder_.path() + "/m.gguf");
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    return tokenizer.ok() ? *tokenizer : nullptr;
+  }
+  std::string refusal(const gguf::Bytes& bytes) {
+    folder_.write("m.gguf", bytes.str());
+    const auto tokenizer = Tokenizer::load(folder_.path() + "/m.gguf");
+    return tokenizer.ok() ? "" : tokenizer.error().message;
+  }
+
+  TempFolder folder_;
+};
+
+std::vector<TokenId> encode(const Tokenizer& tokenizer, std::string_view text) {
+  return tokenizer.encode_within(text, true, {}).value();
+}
+
+// Bytes as byte-level tokenizers write them; "Ġ" is a space.
+gguf::Bytes byte_level(const std::string& pre) {
+  gguf::Bytes bytes = gguf::tiny_model("llama");
+  bytes.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", pre).number("tokenizer.ggml.bos_token_id", 0);
+  bytes.texts("tokenizer.ggml.tokens", {"<s>", "a", "b", "1", "2", "Ġ", "ab", "12", "Ġa", "<tool>"});
+  bytes.texts("tokenizer.ggml.merges", {"a b", "1 2", "Ġ a"});
+  return bytes.numbers<int32_t>(
+      "tokenizer.ggml.token_type", 5,
+      {kControl, kNormal, kNormal, kNormal, kNormal, kNormal, kNormal, kNormal, kNormal, kUserDefined});
+}
+
+TEST_F(GgufText, ThePreTokenizerSaysHowATextIsCut) {
+  const auto smollm = load(byte_level("smollm"));
+  EXPECT_THAT(encode(*smollm, "ab12 ab"), ElementsAre(6, 3, 4, 5, 6));
+  EXPECT_THAT(encode(*smollm, "<s>a<tool>b"), ElementsAre(0, 1, 9, 2));
+  EXPECT_EQ(smollm->decode(std::vector<TokenId>{6, 8, 9}, true), "ab a<tool>");
+  EXPECT_EQ(smollm->decode(std::vector<TokenId>{0, 1}, true), "a");
+  EXPECT_THAT(encode(*load(byte_level("qwen2")), "12"), ElementsAre(3, 4));
+  EXPECT_THAT(encode(*load(byte_level("gpt-2")), "12"), ElementsAre(7));
+  EXPECT_THAT(encode(*load(byte_level("llama-bpe")), "12"), ElementsAre(0, 7));
+  EXPECT_THAT(encode(*load(byte_level("llama-bpe").boolean("tokenizer.ggml.add_bos_token", false)), "12"),
+              ElementsAre(7));
+}
+
+TEST_F(GgufText, PiecesAreMergedByTheirScores) {
+  gguf::Bytes bytes = gguf::tiny_model("gemma3");
+  bytes.text("tokenizer.ggml.model", "llama").number("tokenizer.ggml.bos_token_id", 1);
+  bytes.number("tokenizer.ggml.unknown_token_id", 0).boolean("tokenizer.ggml.add_space_prefix", false);
+  bytes.texts("tokenizer.ggml.tokens", {"<unk>", "<bos>", "a", "b", "c", "ab", "bc", "\u2581", "<0xC3>", "<0xA4>"});
+  bytes.numbers<float>("tokenizer.ggml.scores", 6, {0, 0, -9, -9, -9, -2, -1, -9, 0, 0});
+  bytes.numbers<int32_t>("tokenizer.ggml.token_type", 5,
+                         {kUnknown, kControl, kNormal, kNormal, kNormal, kNormal, kNormal, kNormal, kByte, kByte});
+  const auto tokenizer = load(bytes);
+  EXPECT_THAT(encode(*tokenizer, "abc ab"), ElementsAre(1, 2, 6, 7, 5));
+  EXPECT_THAT(encode(*tokenizer, "\u00e4"), ElementsAre(1, 8, 9));
+  EXPECT_EQ(tokenizer->decode(std::vector<TokenId>{1, 6, 7, 5, 8, 9}, true), "bc ab\u00e4");
+}
+
+TEST_F(GgufText, WhatIsNotBuiltIsNamed) {
+  EXPECT_THAT(refusal(byte_level("runes")),
+              HasSubstr("the pre-tokenizer \"runes\", which is not built: use the folder"));
+  EXPECT_THAT(refusal(gguf::tiny_model("llama")), HasSubstr("holds no tokenizer"));
+  EXPECT_THAT(
+      refusal(gguf::tiny_model("llama").text("tokenizer.ggml.model", "t5").texts("tokenizer.ggml.tokens", {"a"})),
+      HasSubstr("of the kind \"t5\""));
+  EXPECT_THAT(refusal(gguf::tiny_model("llama")
+                          .text("tokenizer.ggml.model", "gpt2")
+                          .text("tokenizer.ggml.pre", "gpt-2")
+                          .texts("tokenizer.ggml.tokens", {"a", "a"})),
+              HasSubstr("two tokens"));
+}
+
+TEST_F(GgufText, TheTemplateIsTheFiles) {
+  folder_.write("m.gguf",
+                byte_level("smollm").text("tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}").str());
+  const auto chat = ChatTemplate::load(folder_.path() + "/m.gguf");
+  ASSERT_TRUE(chat.ok()) << chat.error().message;
+  const auto text = (*chat)->render({.messages_json = R"([{"role": "user", "content": "hi"}])"});
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  EXPECT_EQ(*text, "<s>hi");
+}
+
+}  // namespace
+}  // namespace volley::text

@@ -1,0 +1,153 @@
+// Layouts: github.com/ggml-org/ggml, src/ggml-common.h. d is a block's scale and m its minimum, fp16; q are its codes.
+#include "weights/gguf/blocks.h"
+
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "device/dtype.h"
+
+namespace volley::weights {
+namespace {
+
+using gguf::TensorType;
+
+uint8_t byte_at(const std::byte* data, int64_t i) {
+  return static_cast<uint8_t>(data[i]);
+}
+
+template <typename T>
+T read(const std::byte* data) {
+  T value;
+  std::memcpy(&value, data, sizeof(T));
+  return value;
+}
+
+float half(const std::byte* data) {
+  return to_float(Float16{read<uint16_t>(data)});
+}
+
+// The i-th of 32 codes in 16 bytes: the lower halves are the first 16.
+int nibble(const std::byte* q, int i) {
+  return (byte_at(q, i % 16) >> (i / 16 * 4)) & 0xf;
+}
+
+void widen_q4_0(const std::byte* block, float* y) {
+  const float d = half(block);
+  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(nibble(block + 2, i) - 8);
+}
+
+void widen_q4_1(const std::byte* block, float* y) {
+  const float d = half(block), m = half(block + 2);
+  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(nibble(block + 4, i)) + m;
+}
+
+// Codes of 5 bits: the fifth bits of all codes lie in a word before the others.
+int five_bits(const std::byte* q, int i) {
+  return nibble(q + 4, i) | static_cast<int>((read<uint32_t>(q) >> i) & 1) << 4;
+}
+
+void widen_q5_0(const std::byte* block, float* y) {
+  const float d = half(block);
+  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(five_bits(block + 2, i) - 16);
+}
+
+void widen_q5_1(const std::byte* block, float* y) {
+  const float d = half(block), m = half(block + 2);
+  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(five_bits(block + 4, i)) + m;
+}
+
+void widen_q8_0(const std::byte* block, float* y) {
+  const float d = half(block);
+  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(read<int8_t>(block + 2 + i));
+}
+
+// A group's scale and minimum of 6 bits, of Q4_K and Q5_K.
+struct ScaleAndMinimum {
+  int scale, minimum;
+};
+ScaleAndMinimum group_of(const std::byte* s, int j) {
+  if (j < 4) return {byte_at(s, j) & 63, byte_at(s, j + 4) & 63};
+  return {(byte_at(s, j + 4) & 15) | (byte_at(s, j - 4) >> 6) << 4, byte_at(s, j + 4) >> 4 | (byte_at(s, j) >> 6) << 4};
+}
+
+// high: the fifth bits of Q5_K, one byte for the same place in all groups; otherwise null.
+void widen_groups(const std::byte* block, const std::byte* high, const std::byte* q, float* y) {
+  for (int group = 0; group < 8; ++group) {
+    const auto [scale, minimum] = group_of(block + 4, group);
+    const float d = half(block) * static_cast<float>(scale), m = half(block + 2) * static_cast<float>(minimum);
+    for (int i = 0; i < 32; ++i) {
+      int code = (byte_at(q, group / 2 * 32 + i) >> (group % 2 * 4)) & 0xf;
+      if (high != nullptr) code |= ((byte_at(high, i) >> group) & 1) << 4;
+      *y++ = d * static_cast<float>(code) - m;
+    }
+  }
+}
+
+void widen_q4_k(const std::byte* block, float* y) {
+  widen_groups(block, nullptr, block + 16, y);
+}
+
+void widen_q5_k(const std::byte* block, float* y) {
+  widen_groups(block, block + 16, block + 48, y);
+}
+
+void widen_q6_k(const std::byte* block, float* y) {
+  const std::byte *low = block, *high = block + 128, *scales = block + 192;
+  const float d = half(block + 208);
+  for (int i = 0; i < 256; ++i) {
+    const int half_of = i / 128, quarter = i % 128 / 32, l = i % 32;
+    const int four = (byte_at(low, half_of * 64 + quarter % 2 * 32 + l) >> (quarter / 2 * 4)) & 0xf;
+    const int two = (byte_at(high, half_of * 32 + l) >> (quarter * 2)) & 3;
+    y[i] = d * static_cast<float>(read<int8_t>(scales + i / 16)) * static_cast<float>((four | two << 4) - 32);
+  }
+}
+
+void widen_mxfp4(const std::byte* block, float* y) {
+  // Half the power of two, because the values are doubled.
+  const uint32_t e = byte_at(block, 0);
+  const auto d = std::bit_cast<float>(e < 2 ? uint32_t{0x00200000} << e : (e - 1) << 23);
+  for (int i = 0; i < 32; ++i) {
+    const int code = nibble(block + 1, i);
+    const float doubled = 2 * kFloat4E2M1[code & 7];
+    y[i] = d * ((code & 8) == 0 || doubled == 0 ? doubled : -doubled);
+  }
+}
+
+}  // namespace
+
+void widen_blocks(TensorType type, const std::byte* blocks, int64_t count, float* values) {
+  const gguf::TypeFacts facts = gguf::facts_of(type);
+  const auto each = [&](void (*widen)(const std::byte*, float*)) {
+    for (int64_t i = 0; i < count; ++i) widen(blocks + i * facts.bytes, values + i * facts.values);
+  };
+  switch (type) {
+    case TensorType::kQ4_0:
+      return each(widen_q4_0);
+    case TensorType::kQ4_1:
+      return each(widen_q4_1);
+    case TensorType::kQ5_0:
+      return each(widen_q5_0);
+    case TensorType::kQ5_1:
+      return each(widen_q5_1);
+    case TensorType::kQ8_0:
+      return each(widen_q8_0);
+    case TensorType::kQ4_K:
+      return each(widen_q4_k);
+    case TensorType::kQ5_K:
+      return each(widen_q5_k);
+    case TensorType::kQ6_K:
+      return each(widen_q6_k);
+    case TensorType::kMXFP4:
+      return each(widen_mxfp4);
+    case TensorType::kF32:
+      return each([](const std::byte* value, float* y) { *y = read<float>(value); });
+    case TensorType::kF16:
+      return each([](const std::byte* value, float* y) { *y = half(value); });
+    case TensorType::kBF16:
+      return each([](const std::byte* value, float* y) { *y = to_float(BFloat16{read<uint16_t>(value)}); });
+  }
+  VOLLEY_CHECK_MSG(false, facts.name);
+}
+
+}  // namespace volley::weights
