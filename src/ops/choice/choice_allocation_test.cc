@@ -16,6 +16,10 @@ static std::atomic<int64_t> allocations{0};
   if (void* p = std::malloc(size == 0 ? 1 : size)) return p;
   std::abort();
 }
+// AddressSanitizer has one of its own, whose memory the deletes below must not free.
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return operator new(size);
+}
 [[gnu::noinline]] void operator delete(void* p) noexcept {
   std::free(p);
 }
