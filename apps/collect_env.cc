@@ -24,7 +24,7 @@
 namespace volley::apps {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // The rest of the first line of a file that begins with `start`; empty: there is none.
 std::string line_of(const char* path, std::string_view start) {
@@ -39,11 +39,11 @@ std::string line_of(const char* path, std::string_view start) {
   return "";
 }
 
-void add_text(Json& json, const char* key, const std::string& text) {
+void add_text(OrderedJson& json, const char* key, const std::string& text) {
   if (!text.empty()) json[key] = text;
 }
 
-Json program_facts() {
+OrderedJson program_facts() {
   return {{"version", VOLLEY_VERSION},
           {"build", VOLLEY_BUILD_TYPE},
           {"hardened", VOLLEY_HARDENED != 0},
@@ -51,7 +51,7 @@ Json program_facts() {
           {"flags", VOLLEY_CXX_FLAGS}};
 }
 
-Json library_facts() {
+OrderedJson library_facts() {
   const auto part = [](int number) { return std::to_string(number); };
   return {{"boost",
            part(BOOST_VERSION / 100000) + "." + part(BOOST_VERSION / 100 % 1000) + "." + part(BOOST_VERSION % 100)},
@@ -59,8 +59,8 @@ Json library_facts() {
           {"libc", gnu_get_libc_version()}};
 }
 
-Json system_facts() {
-  Json json;
+OrderedJson system_facts() {
+  OrderedJson json;
   utsname name{};
   if (uname(&name) == 0) json["kernel"] = std::string(name.sysname) + " " + name.release + " " + name.machine;
   add_text(json, "distribution", line_of("/etc/os-release", "PRETTY_NAME="));
@@ -69,8 +69,8 @@ Json system_facts() {
   return json;
 }
 
-Json cpu_facts() {
-  Json json;
+OrderedJson cpu_facts() {
+  OrderedJson json;
   add_text(json, "model", line_of("/proc/cpuinfo", "model name"));
   json["instruction_set"] = ops::cpu_instruction_set();
   json["features"] = line_of("/proc/cpuinfo", "flags");
@@ -80,16 +80,16 @@ Json cpu_facts() {
   return json;
 }
 
-Json memory_facts() {
-  Json json;
+OrderedJson memory_facts() {
+  OrderedJson json;
   add_text(json, "total", line_of("/proc/meminfo", "MemTotal"));
   json["available_bytes"] = engine::available_memory_bytes();
   add_text(json, "cgroup_memory_max", line_of("/sys/fs/cgroup/memory.max", ""));
   return json;
 }
 
-Json gpu_facts() {
-  Json json;
+OrderedJson gpu_facts() {
+  OrderedJson json;
   add_text(json, "driver", line_of("/proc/driver/nvidia/version", "NVRM version"));
   add_text(json, "CUDA_VISIBLE_DEVICES", env_cuda_visible_devices().value_or(""));
   for (int ordinal = 0;; ++ordinal) {
@@ -109,8 +109,8 @@ bool is_secret(const std::string& option, const std::string& value) {
   return option == "--api-key" || option == "VOLLEY_API_KEYS";
 }
 
-Json option_facts(const CollectEnvCommand& command) {
-  Json json = Json::array();
+OrderedJson option_facts(const CollectEnvCommand& command) {
+  OrderedJson json = OrderedJson::array();
   for (const GivenOption& given : command.options) {
     std::string value;
     for (const std::string& part : given.values) value += (value.empty() ? "" : ", ") + part;
@@ -120,32 +120,32 @@ Json option_facts(const CollectEnvCommand& command) {
   return json;
 }
 
-Json collect(const CollectEnvCommand& command) {
-  Json json = {{"volley", program_facts()}, {"libraries", library_facts()}, {"system", system_facts()},
+OrderedJson collect(const CollectEnvCommand& command) {
+  OrderedJson json = {{"volley", program_facts()}, {"libraries", library_facts()}, {"system", system_facts()},
                {"cpu", cpu_facts()},        {"memory", memory_facts()},     {"gpu", gpu_facts()}};
   const EngineFlags& engine = command.serve.engine;
   if (engine.model) {
     auto model = inspect_models({.model = engine.model, .draft = engine.draft, .base = engine.base});
-    json["models"] = model.ok() ? std::move(*model) : Json(model.error().message);
+    json["models"] = model.ok() ? std::move(*model) : OrderedJson(model.error().message);
   }
   json["options"] = option_facts(command);
   return json;
 }
 
-std::string text_of(const std::string& key, const Json& value) {
+std::string text_of(const std::string& key, const OrderedJson& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
   if (value.is_number_integer() && key.ends_with("_bytes")) return engine::format_bytes(value.get<int64_t>());
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 // Options as "--port 80 (VOLLEY_PORT)", all else as "name: value", a level in for each level down.
-void print(const Json& json, int depth) {
+void print(const OrderedJson& json, int depth) {
   for (const auto& [key, value] : json.items()) {
     const std::string indent(static_cast<size_t>(2 * depth), ' ');
     if (key == "options") {
       std::printf("options: %s\n", value.empty() ? "none" : "");
-      for (const Json& option : value) {
+      for (const OrderedJson& option : value) {
         const auto text = [&option](const char* field) { return escape_controls(option[field].get<std::string>()); };
         std::printf("  %s %s (%s)\n", text("option").c_str(), text("value").c_str(), text("source").c_str());
       }
@@ -161,9 +161,9 @@ void print(const Json& json, int depth) {
 }  // namespace
 
 int run_collect_env(const CollectEnvCommand& command, Console* console) {
-  const Json json = collect(command);
+  const OrderedJson json = collect(command);
   if (command.json) {
-    std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    std::printf("%s\n", json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace).c_str());
   } else {
     print(json, 0);
   }

@@ -40,6 +40,12 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT VOLLEY_SANITIZE)
   add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack)
 endif()
 
+# Eight files of a target are one translation unit, so that their headers are compiled once: half of a build's time. A
+# debug build, which is for changing files, compiles each alone, and so shows a file that lacks an include.
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+  set(CMAKE_UNITY_BUILD ON)
+endif()
+
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   # Paths below the source tree are taken relative to the build folder, so that presets with the same flags (cpu and

@@ -39,6 +39,9 @@ run=()
 fixed=(setarch "$(uname -m)" --addr-no-randomize)
 if [ "$preset" = tsan ] && "${fixed[@]}" true 2>/dev/null; then run=("${fixed[@]}"); fi
 if [ "$preset" = tsan ]; then export TSAN_OPTIONS="suppressions=$PWD/scripts/tsan.supp ${TSAN_OPTIONS:-}"; fi
+if [ "$preset" = asan ]; then
+  export LSAN_OPTIONS="suppressions=$PWD/scripts/lsan.supp print_suppressions=0 ${LSAN_OPTIONS:-}"
+fi
 tests() { "${run[@]}" ctest --test-dir "$build" --output-on-failure "$@" </dev/null; }
 tests -j "$jobs" "${select[@]}" | tee "$log" || status=$?
 details=$build/details.log

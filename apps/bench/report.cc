@@ -11,19 +11,19 @@
 namespace volley::apps {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 const char* speculation_name(Speculation speculation) {
   return speculation == Speculation::kOn ? "dflash" : "off";
 }
 
-Json percentiles_json(const Percentiles& values) {
+OrderedJson percentiles_json(const Percentiles& values) {
   return {{"p50", values.p50}, {"p99", values.p99}};
 }
 
-Json row_json(const BenchRow& row) {
+OrderedJson row_json(const BenchRow& row) {
   const RunSummary& s = row.summary;
-  Json json;
+  OrderedJson json;
   json["spec"] = speculation_name(row.speculation);
   json["block_size"] = row.block_size;
   json["verify"] = row.verify;
@@ -151,7 +151,7 @@ std::string table_footer(const BenchReport& report) {
 }
 
 std::string report_json(const BenchReport& report) {
-  Json json;
+  OrderedJson json;
   json["model"] = report.model;
   json["draft"] = report.draft;
   json["architecture"] = report.engine.architecture;
@@ -166,7 +166,7 @@ std::string report_json(const BenchReport& report) {
   json["prompt_tokens"] = report.prompt_tokens;
   json["output_tokens"] = report.output_tokens;
   if (!report.simulated_acceptance.empty()) json["simulated_acceptance"] = report.simulated_acceptance;
-  json["rows"] = Json::array();
+  json["rows"] = OrderedJson::array();
   for (const BenchRow& row : report.rows) json["rows"].push_back(row_json(row));
   return json.dump();
 }

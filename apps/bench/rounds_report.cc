@@ -9,7 +9,7 @@
 namespace volley::apps {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::vector<Comparison> comparisons(const RoundsReport& report) {
   std::vector<MeasuredRun> runs;
@@ -61,7 +61,7 @@ std::string rounds_footer(const RoundsReport& report) {
 }
 
 std::string rounds_json(const RoundsReport& report) {
-  Json json;
+  OrderedJson json;
   json["model"] = report.model;
   json["draft"] = report.draft;
   json["device"] = report.engine.device;
@@ -71,17 +71,17 @@ std::string rounds_json(const RoundsReport& report) {
   json["rounds"] = report.rounds;
   json["warm_rounds"] = report.warm_rounds;
   json["confidence_odds"] = report.confidence_odds;
-  json["runs"] = Json::array();
+  json["runs"] = OrderedJson::array();
   for (const RoundsRun& run : report.runs) {
-    Json entry = {{"load", run.load}, {"concurrency", run.concurrency}, {"mode", run.mode}, {"repeat", run.repeat}};
+    OrderedJson entry = {{"load", run.load}, {"concurrency", run.concurrency}, {"mode", run.mode}, {"repeat", run.repeat}};
     entry.update(window_json(run.window));
     entry["wall_s"] = run.wall_s;
     json["runs"].push_back(std::move(entry));
   }
   const std::vector<Comparison> cells = comparisons(report);
-  json["cells"] = Json::array();
+  json["cells"] = OrderedJson::array();
   for (const Comparison& cell : cells) {
-    Json modes = Json::object();
+    OrderedJson modes = OrderedJson::object();
     for (const ModeMedian& mode : cell.modes) modes[mode.mode] = mode.tok_s;
     json["cells"].push_back({{"load", cell.load},
                              {"concurrency", cell.concurrency},

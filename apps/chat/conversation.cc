@@ -11,7 +11,7 @@
 namespace volley::apps {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Floats = std::optional<float> RequestSettings::*;
 using Integers = std::optional<int32_t> RequestSettings::*;
 using Seeds = std::optional<uint64_t> RequestSettings::*;
@@ -90,12 +90,12 @@ std::string usual_value(const Setting& setting, const AnswerDefaults& defaults) 
   return std::visit(text, setting.usual);
 }
 
-Json settings_json(const ChatSettings& settings) {
-  Json json = Json::object();
+OrderedJson settings_json(const ChatSettings& settings) {
+  OrderedJson json = OrderedJson::object();
   for (const Setting& setting : kSettings) {
     const auto put = [&](auto member) {
       const auto& value = settings.sampling.*member;
-      if (value) json[std::string(setting.name)] = Json::parse(shortest(*value));
+      if (value) json[std::string(setting.name)] = OrderedJson::parse(shortest(*value));
     };
     std::visit(put, setting.member);
   }
@@ -103,7 +103,7 @@ Json settings_json(const ChatSettings& settings) {
   return json;
 }
 
-Result<ChatMessage> read_message(const Json& json) {
+Result<ChatMessage> read_message(const OrderedJson& json) {
   const auto text = [&json](const char* name) {
     const auto found = json.find(name);
     return found != json.end() && found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
@@ -142,7 +142,7 @@ std::vector<std::string> ChatSettings::names() {
 
 std::string ChatSettings::describe(const AnswerDefaults& defaults) const {
   constexpr size_t kColumns = 20;
-  const Json given = settings_json(*this);
+  const OrderedJson given = settings_json(*this);
   std::string text;
   const auto line = [&](std::string_view name, const std::string& usual) {
     const auto found = given.find(std::string(name));
@@ -157,10 +157,10 @@ std::string ChatSettings::describe(const AnswerDefaults& defaults) const {
 }
 
 std::string Conversation::messages_json() const {
-  Json json = Json::array();
+  OrderedJson json = OrderedJson::array();
   if (!system.empty()) json.push_back({{"role", "system"}, {"content", system}});
   for (const ChatMessage& message : messages) json.push_back({{"role", message.role}, {"content", message.content}});
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 bool Conversation::take_back_answer(std::string* user_text) {
@@ -173,24 +173,24 @@ bool Conversation::take_back_answer(std::string* user_text) {
 }
 
 std::string conversation_file(const Conversation& conversation, const ChatSettings& settings) {
-  Json messages = Json::array();
+  OrderedJson messages = OrderedJson::array();
   if (!conversation.system.empty()) messages.push_back({{"role", "system"}, {"content", conversation.system}});
   for (const ChatMessage& message : conversation.messages) {
     messages.push_back({{"role", message.role}, {"content", message.content}});
     if (!message.reasoning.empty()) messages.back()["reasoning_content"] = message.reasoning;
   }
-  const Json json = {{"messages", std::move(messages)}, {"settings", settings_json(settings)}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  const OrderedJson json = {{"messages", std::move(messages)}, {"settings", settings_json(settings)}};
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 Result<Conversation> read_conversation(std::string_view text, ChatSettings* settings) {
   const auto checked = serve::parse_json(text);  // bounds the depth
   if (std::holds_alternative<serve::ApiError>(checked)) return invalid_argument("it is not JSON");
-  const Json json = Json::parse(text);
-  const Json messages = json.is_object() ? json.value("messages", Json()) : json;
+  const OrderedJson json = OrderedJson::parse(text);
+  const OrderedJson messages = json.is_object() ? json.value("messages", OrderedJson()) : json;
   if (!messages.is_array()) return invalid_argument("it holds no list of messages");
   Conversation conversation;
-  for (const Json& entry : messages) {
+  for (const OrderedJson& entry : messages) {
     VOLLEY_ASSIGN(ChatMessage message, read_message(entry));
     if (message.role != "system") {
       conversation.messages.push_back(std::move(message));

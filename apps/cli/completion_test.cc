@@ -55,31 +55,31 @@ std::set<std::string> offers(const std::vector<std::string>& words) {
                   R"(printf "%s\n" "${COMPREPLY[@]-}"' bash)" + line);
 }
 
-using Words = std::set<std::string>;
+using WordSet = std::set<std::string>;
 
 TEST(Completion, BashOffersCommandsOptionsAndValues) {
-  EXPECT_EQ(offers({"ser"}), Words{"serve"});
+  EXPECT_EQ(offers({"ser"}), WordSet{"serve"});
   EXPECT_TRUE(offers({""}).contains("collect-env"));
-  EXPECT_EQ(offers({"serve", "--max-num-"}), (Words{"--max-num-batched-tokens", "--max-num-seqs"}));
-  EXPECT_EQ(offers({"serve", "--spec", ""}), (Words{"dflash", "off"}));
-  EXPECT_EQ(offers({"serve", "--spec", "=", "o"}), Words{"off"});
-  EXPECT_EQ(offers({"serve", "--spec", "="}), (Words{"dflash", "off"}));
-  EXPECT_EQ(offers({"serve", "--verify", "f"}), Words{"full"});
-  EXPECT_EQ(offers({"serve", "--port", ""}), Words{}) << "any number";
-  EXPECT_EQ(offers({"inspect", "--spe"}), Words{}) << "it has none";
-  EXPECT_EQ(offers({"generate", "--pro"}), (Words{"--profile", "--prompt"})) << "of a group, too";
-  EXPECT_EQ(offers({"completion", "z"}), Words{"zsh"});
-  EXPECT_EQ(offers({"serve", "--help"}), (Words{"--help", "--help-all"}));
-  EXPECT_EQ(offers({"nothing", ""}), Words{});
+  EXPECT_EQ(offers({"serve", "--max-num-"}), (WordSet{"--max-num-batched-tokens", "--max-num-seqs"}));
+  EXPECT_EQ(offers({"serve", "--spec", ""}), (WordSet{"dflash", "off"}));
+  EXPECT_EQ(offers({"serve", "--spec", "=", "o"}), WordSet{"off"});
+  EXPECT_EQ(offers({"serve", "--spec", "="}), (WordSet{"dflash", "off"}));
+  EXPECT_EQ(offers({"serve", "--verify", "f"}), WordSet{"full"});
+  EXPECT_EQ(offers({"serve", "--port", ""}), WordSet{}) << "any number";
+  EXPECT_EQ(offers({"inspect", "--spe"}), WordSet{}) << "it has none";
+  EXPECT_EQ(offers({"generate", "--pro"}), (WordSet{"--profile", "--prompt"})) << "of a group, too";
+  EXPECT_EQ(offers({"completion", "z"}), WordSet{"zsh"});
+  EXPECT_EQ(offers({"serve", "--help"}), (WordSet{"--help", "--help-all"}));
+  EXPECT_EQ(offers({"nothing", ""}), WordSet{});
 }
 
 TEST(Completion, BashOffersFilesAndFolders) {
   const std::string folder = testing::TempDir() + "volley_completion_files_" + std::to_string(getpid());
   std::filesystem::create_directories(folder + "/a_folder");
   std::ofstream(folder + "/a_file") << "";
-  EXPECT_EQ(offers({"serve", "--config", folder + "/a"}), (Words{folder + "/a_file", folder + "/a_folder"}));
-  EXPECT_EQ(offers({"serve", "--model", folder + "/a"}), (Words{folder + "/a_file", folder + "/a_folder"}));
-  EXPECT_EQ(offers({"serve", folder + "/a"}), (Words{folder + "/a_file", folder + "/a_folder"}))
+  EXPECT_EQ(offers({"serve", "--config", folder + "/a"}), (WordSet{folder + "/a_file", folder + "/a_folder"}));
+  EXPECT_EQ(offers({"serve", "--model", folder + "/a"}), (WordSet{folder + "/a_file", folder + "/a_folder"}));
+  EXPECT_EQ(offers({"serve", folder + "/a"}), (WordSet{folder + "/a_file", folder + "/a_folder"}))
       << "a model needs no name";
   EXPECT_TRUE(offers({"serve", "--draft", "n"}).contains("none"));
   std::filesystem::remove_all(folder);

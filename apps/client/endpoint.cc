@@ -5,14 +5,14 @@
 namespace volley::apps {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 template <typename T>
-void put(Json* body, const char* name, const std::optional<T>& value) {
+void put(OrderedJson* body, const char* name, const std::optional<T>& value) {
   if (value) (*body)[name] = *value;
 }
 
-SamplingParams read_sampling(const Json& json) {
+SamplingParams read_sampling(const OrderedJson& json) {
   SamplingParams sampling;
   const auto read = [&json](const char* name, auto* into) {
     const auto found = json.find(name);
@@ -29,11 +29,11 @@ SamplingParams read_sampling(const Json& json) {
 }
 
 // Fields that a Volley says of its model. Older ones do not say "chat_sampling".
-AnswerDefaults read_defaults(const Json& card) {
+AnswerDefaults read_defaults(const OrderedJson& card) {
   AnswerDefaults defaults;
   if (!card.is_object() || !card.contains("default_sampling")) return defaults;
-  const Json& usual = card["default_sampling"];
-  const Json chat = card.value("chat_sampling", usual);
+  const OrderedJson& usual = card["default_sampling"];
+  const OrderedJson chat = card.value("chat_sampling", usual);
   defaults.sampling = read_sampling(chat);
   defaults.milder = chat != usual;
   if (const auto thinking = card.find("thinking"); thinking != card.end() && thinking->is_boolean()) {
@@ -89,20 +89,20 @@ Result<Endpoint> probe_endpoint(HttpClient* client, const std::string& url, cons
   if (!ended) return Error{ErrorCode::kCancelled, "Interrupted."};
   const std::string where = endpoint.base + "/models";
   if (!failure.empty()) return Error{ErrorCode::kUnavailable, where + " does not answer: " + failure + "."};
-  const Json json = Json::parse(body, nullptr, false);
+  const OrderedJson json = OrderedJson::parse(body, nullptr, false);
   const auto data = json.is_object() ? json.find("data") : json.end();
   if (status != 200 || data == json.end() || !data->is_array()) {
     return Error{ErrorCode::kUnavailable, where + " answers with status " + std::to_string(status) +
                                               " and no list of models: is this an OpenAI-compatible server?"};
   }
-  for (const Json& entry : *data) {
+  for (const OrderedJson& entry : *data) {
     if (!entry.is_object() || !entry.contains("id") || !entry["id"].is_string()) continue;
     const std::string id = entry["id"];
     if (model && id != *model) continue;
     endpoint.model = id;
-    const Json owner = entry.value("owned_by", Json());
+    const OrderedJson owner = entry.value("owned_by", OrderedJson());
     if (owner.is_string()) endpoint.owner = owner;
-    if (endpoint.is_volley()) endpoint.defaults = read_defaults(entry.value("volley", Json()));
+    if (endpoint.is_volley()) endpoint.defaults = read_defaults(entry.value("volley", OrderedJson()));
     return endpoint;
   }
   return not_found(where + (model ? " does not list the model " + *model + "." : " lists no model."));

@@ -5,32 +5,32 @@
 namespace volley::apps {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-std::string write(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string write(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-Json error_json(const Error& error) {
+OrderedJson error_json(const Error& error) {
   return {{"code", error_code_name(error.code)}, {"message", error.message}};
 }
 
-Json token_json(const TokenLogprob& token) {
+OrderedJson token_json(const TokenLogprob& token) {
   return {{"token_id", token.token}, {"logprob", token.logprob}};
 }
 
-Json logprobs_json(const std::vector<PositionLogprobs>& positions) {
-  Json list = Json::array();
+OrderedJson logprobs_json(const std::vector<PositionLogprobs>& positions) {
+  OrderedJson list = OrderedJson::array();
   for (const PositionLogprobs& position : positions) {
-    Json entry = token_json(position.chosen);
-    entry["top"] = Json::array();
+    OrderedJson entry = token_json(position.chosen);
+    entry["top"] = OrderedJson::array();
     for (const TokenLogprob& token : position.top) entry["top"].push_back(token_json(token));
     list.push_back(std::move(entry));
   }
   return list;
 }
 
-Json percentiles_json(const Percentiles& values) {
+OrderedJson percentiles_json(const Percentiles& values) {
   return {{"p50", values.p50}, {"p99", values.p99}};
 }
 
@@ -38,8 +38,8 @@ Json percentiles_json(const Percentiles& values) {
 
 std::string result_line(const std::string& id_json, const Completion& completion) {
   const Finish& finish = completion.finish;
-  Json line;
-  line["id"] = Json::parse(id_json);
+  OrderedJson line;
+  line["id"] = OrderedJson::parse(id_json);
   line["token_ids"] = completion.tokens;
   line["text"] = completion.text;
   if (!completion.reasoning.empty()) line["reasoning"] = completion.reasoning;
@@ -53,8 +53,8 @@ std::string result_line(const std::string& id_json, const Completion& completion
 }
 
 std::string error_line(const std::string& id_json, const Error& error) {
-  Json line;
-  line["id"] = Json::parse(id_json);
+  OrderedJson line;
+  line["id"] = OrderedJson::parse(id_json);
   line["finish_reason"] = finish_reason_name(FinishReason::kError);
   line["error"] = error_json(error);
   return write(line);
@@ -75,12 +75,12 @@ std::string summary_line(const RunSummary& summary) {
 }
 
 Result<std::string> user_message_json(const std::string& text) {
-  Json message;
+  OrderedJson message;
   message["role"] = "user";
   message["content"] = text;
   try {
-    return Json::array({message}).dump();
-  } catch (const Json::type_error&) {
+    return OrderedJson::array({message}).dump();
+  } catch (const OrderedJson::type_error&) {
     return invalid_argument("The message is not valid UTF-8: check the terminal's encoding.");
   }
 }

@@ -28,7 +28,7 @@
 namespace volley::apps {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using engine::format_bytes;
 
 namespace fs = std::filesystem;
@@ -207,8 +207,8 @@ Result<Findings> examine(const InspectCommand& command) {
   return found;
 }
 
-Json json_of(const decode::ProposerFacts::Field& field) {
-  return std::visit([](const auto& value) { return Json(value); }, field.value);
+OrderedJson json_of(const decode::ProposerFacts::Field& field) {
+  return std::visit([](const auto& value) { return OrderedJson(value); }, field.value);
 }
 
 std::string grouped(int64_t number) {
@@ -403,9 +403,9 @@ struct Described {
   int64_t parameters = 0;
 };
 
-Json model_json(const Described& model, const Weights& weights) {
+OrderedJson model_json(const Described& model, const Weights& weights) {
   const model::Decoder& spec = model.decoder;
-  Json json = {{"folder", model.dir},
+  OrderedJson json = {{"folder", model.dir},
                {"architecture", model.architecture},
                {"layers", spec.layers.size()},
                {"hidden_size", spec.hidden}};
@@ -439,8 +439,8 @@ std::string quantization_json(const model::Numerics& numerics,
   return checkpoint ? engine::quantization_name(numerics.storage, *checkpoint) : "none";
 }
 
-Json json_of(const Findings& found) {
-  Json json;
+OrderedJson json_of(const Findings& found) {
+  OrderedJson json;
   const families::TargetConfig& t = found.target;
   json["target"] = model_json({found.model_dir, t.architecture, t.decoder, model::count(model::params(t.decoder))},
                               found.target_weights);
@@ -490,7 +490,7 @@ Json json_of(const Findings& found) {
       json["memory"]["replicas"].push_back({{"first_expert", first}, {"experts", experts}});
     }
     for (int rank = 0; rank < found.plan->ranks; ++rank) {
-      Json part = {{"weight_bytes", found.plan->rank_weights[static_cast<size_t>(rank)].total()},
+      OrderedJson part = {{"weight_bytes", found.plan->rank_weights[static_cast<size_t>(rank)].total()},
                    {"kv_bytes_per_token", rank_kept_bytes(*found.plan)},
                    {"state_bytes", found.plan->kv.state_bytes()}};
       if (const auto own = experts_of(*found.plan, rank); own && found.plan->ranks > 1) {
@@ -514,12 +514,12 @@ Json json_of(const Findings& found) {
 }
 
 void print_json(const Findings& found) {
-  std::printf("%s\n", json_of(found).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  std::printf("%s\n", json_of(found).dump(-1, ' ', false, OrderedJson::error_handler_t::replace).c_str());
 }
 
 }  // namespace
 
-Result<Json> inspect_models(const InspectCommand& command) {
+Result<OrderedJson> inspect_models(const InspectCommand& command) {
   VOLLEY_ASSIGN(const Findings found, examine(command));
   return json_of(found);
 }

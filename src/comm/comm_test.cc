@@ -35,10 +35,6 @@ void on_ranks(int ranks, int threads, const std::function<void(Communicator&, St
   });
 }
 
-TensorView view(std::vector<float>& values, int64_t rows, int64_t columns) {
-  return {values.data(), DType::kF32, {rows, columns}};
-}
-
 // In fp32, 2^24 swallows 1 but not 1 + 1: each order of these has a sum of its own.
 TEST(AddSum, AddsNeighboursThenTheirSums) {
   const std::vector<float> addends = {16777216, 1, 1, -16777216};

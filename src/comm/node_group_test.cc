@@ -13,6 +13,7 @@
 #include "base/threads_for_test.h"
 #include "comm/comm.h"
 #include "comm/node_exchange.h"
+#include "comm/sum_for_test.h"
 #include "device/dry_run.h"
 #include "device/fault.h"
 
@@ -74,10 +75,6 @@ void on_nodes(const Nodes& nodes, int threads, const Body& body) {
     }
   }
   for (std::thread& thread : all) thread.join();
-}
-
-TensorView view(std::vector<float>& values, int64_t rows, int64_t columns) {
-  return {values.data(), DType::kF32, {rows, columns}};
 }
 
 std::vector<float> random_values(int64_t count, uint32_t seed) {

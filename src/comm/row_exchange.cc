@@ -27,8 +27,8 @@ RowExchange::Rows most_of_a_piece(int64_t rows, int64_t most_rows) {
 }
 
 // The state that replicas on the CPU share.
-struct Shared {
-  Shared(int count, int64_t most, int64_t size) : barrier(count), most_rows(most), bytes(size) {
+struct SharedRows {
+  SharedRows(int count, int64_t most, int64_t size) : barrier(count), most_rows(most), bytes(size) {
     for (std::vector<int64_t>& turn : rows) turn.resize(static_cast<size_t>(count));
   }
 
@@ -43,7 +43,7 @@ struct Shared {
 
 class CpuRowExchange final : public RowExchange {
  public:
-  CpuRowExchange(std::shared_ptr<Shared> shared, int replica, int replicas)
+  CpuRowExchange(std::shared_ptr<SharedRows> shared, int replica, int replicas)
       : RowExchange(replica, replicas), shared_(std::move(shared)) {}
   ~CpuRowExchange() override { abort(); }
 
@@ -57,7 +57,7 @@ class CpuRowExchange final : public RowExchange {
  private:
   void wait();
 
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<SharedRows> shared_;
   bool odd_ = false;  // layers so far
 };
 
@@ -150,7 +150,7 @@ Arena& RowExchange::common() {
 
 RowExchanges make_row_exchanges(int replicas, int64_t most_rows, int64_t bytes) {
   VOLLEY_CHECK(replicas >= 1 && most_rows >= 1 && bytes >= 1);
-  const auto shared = std::make_shared<Shared>(replicas, most_rows, bytes);
+  const auto shared = std::make_shared<SharedRows>(replicas, most_rows, bytes);
   RowExchanges exchanges;
   for (int i = 0; i < replicas; ++i) exchanges.push_back(std::make_unique<CpuRowExchange>(shared, i, replicas));
   return exchanges;

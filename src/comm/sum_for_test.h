@@ -1,9 +1,12 @@
-// The order of a group's sums, for tests.
+// Sums of a group, for tests: their order, and memory that they read.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <vector>
+
+#include "device/tensor.h"
 
 namespace volley::comm {
 
@@ -12,6 +15,10 @@ inline float sum_in_pairs(const std::function<float(int)>& addend, int n, int fi
   if (n == 1) return addend(first);
   const int left = static_cast<int>(std::bit_ceil(static_cast<unsigned>(n)) / 2);
   return sum_in_pairs(addend, left, first) + sum_in_pairs(addend, n - left, first + left);
+}
+
+inline TensorView view(std::vector<float>& values, int64_t rows, int64_t columns) {
+  return {values.data(), DType::kF32, {rows, columns}};
 }
 
 }  // namespace volley::comm

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPositions[] = {0, 1, 2, 7, 63, 500, 1023, 4097, 8191};
 
-std::vector<float> read(const weights::Checkpoint& checkpoint, const char* name, const std::vector<int64_t>& shape) {
+std::vector<float> read_tensor(const weights::Checkpoint& checkpoint, const char* name, const std::vector<int64_t>& shape) {
   const Result<weights::SourceTensor> tensor = checkpoint.get(name, shape);
   EXPECT_TRUE(tensor.ok()) << tensor.error().message;
   size_t count = 1;
@@ -34,9 +34,9 @@ TEST_P(RopeValuesTest, AreThoseOfTransformers) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
   const int64_t half = rope.dim / 2;
   const int64_t rows = std::size(kPositions);
-  const auto frequency = read(**checkpoint, "inv_freq", {half});
-  const auto cos = read(**checkpoint, "cos", {rows, half});
-  const auto sin = read(**checkpoint, "sin", {rows, half});
+  const auto frequency = read_tensor(**checkpoint, "inv_freq", {half});
+  const auto cos = read_tensor(**checkpoint, "cos", {rows, half});
+  const auto sin = read_tensor(**checkpoint, "sin", {rows, half});
 
   const model::RopeValues values = model::rope_values(rope, kPositions[rows - 1] + 1);
   ASSERT_EQ(values.cos.size(), static_cast<size_t>((kPositions[rows - 1] + 1) * half));

@@ -11,7 +11,7 @@
 namespace volley::kv {
 namespace {
 
-int64_t hit(Cache& cache, const Tokens& tokens) {
+int64_t hit_of(Cache& cache, const Tokens& tokens) {
   return cache.open("", tokens, true).cached();
 }
 
@@ -36,17 +36,17 @@ TEST(KvCache, AHitWithStatesNeedsASnapshotThere) {
   Cache cache(recurrent(40, 4));
   const Tokens tokens = counting(0, 30);
   run_with(cache, tokens, {});
-  EXPECT_EQ(hit(cache, tokens), 0) << "pages alone";
+  EXPECT_EQ(hit_of(cache, tokens), 0) << "pages alone";
   EXPECT_EQ(cache.open("", tokens, true).shared(), 28);
   run_with(cache, tokens, {8, 20});
-  EXPECT_EQ(hit(cache, tokens), 20);
-  EXPECT_EQ(hit(cache, counting(0, 19)), 8);
-  EXPECT_EQ(hit(cache, counting(0, 7)), 0);
+  EXPECT_EQ(hit_of(cache, tokens), 20);
+  EXPECT_EQ(hit_of(cache, counting(0, 19)), 8);
+  EXPECT_EQ(hit_of(cache, counting(0, 7)), 0);
   EXPECT_EQ(cache.use(1).used, 2);
   run_with(cache, tokens, {30});
-  EXPECT_EQ(hit(cache, tokens), 30) << "a tail";
-  EXPECT_EQ(hit(cache, counting(0, 50)), 30);
-  EXPECT_EQ(hit(cache, counting(0, 29)), 20);
+  EXPECT_EQ(hit_of(cache, tokens), 30) << "a tail";
+  EXPECT_EQ(hit_of(cache, counting(0, 50)), 30);
+  EXPECT_EQ(hit_of(cache, counting(0, 29)), 20);
   cache.drop_prefixes();
   EXPECT_EQ(cache.use(0).used, 0);
   EXPECT_EQ(cache.use(1).used, 0);
@@ -73,7 +73,7 @@ TEST(KvCache, ATailIsCopied) {
   EXPECT_EQ(cache.hits(SnapshotKind::kPrompt), 1);
 }
 
-// A tail without the drafter's page is a hit too. The request's own page then lacks the tail's positions, so the cache
+// A tail without the drafter's page is a hit_of too. The request's own page then lacks the tail's positions, so the cache
 // never takes that page.
 TEST(KvCache, ATailWithoutTheDraftersPageIsOfUse) {
   CacheConfig config = recurrent(40, 4);
@@ -108,11 +108,11 @@ TEST(KvCache, TheLeastRecentlyUsedSnapshotGoes) {
   const Tokens a = counting(0, 8), b = counting(100, 8), c = counting(200, 6);
   run_with(cache, a, {8});
   run_with(cache, b, {8});
-  EXPECT_EQ(hit(cache, a), 8);
+  EXPECT_EQ(hit_of(cache, a), 8);
   run_with(cache, c, {6});
-  EXPECT_EQ(hit(cache, b), 0);
-  EXPECT_EQ(hit(cache, a), 8);
-  EXPECT_EQ(hit(cache, c), 6);
+  EXPECT_EQ(hit_of(cache, b), 0);
+  EXPECT_EQ(hit_of(cache, a), 8);
+  EXPECT_EQ(hit_of(cache, c), 6);
   Lease lease = cache.open("", a, true);
   Lease one = cache.open("", {}, true), two = cache.open("", {}, true);
   EXPECT_TRUE(cache.snapshot(one, 4, SnapshotKind::kEnd, SnapshotPlace::kWanted)) << "the other one's";
@@ -149,7 +149,7 @@ TEST(KvCache, ATailGoesWithItsSnapshot) {
 std::vector<int64_t> snapshots_of(Cache& cache, const Tokens& tokens) {
   std::vector<int64_t> found;
   for (size_t n = 1; n <= tokens.size(); ++n) {
-    if (hit(cache, Tokens(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(n))) == static_cast<int64_t>(n)) {
+    if (hit_of(cache, Tokens(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(n))) == static_cast<int64_t>(n)) {
       found.push_back(static_cast<int64_t>(n));
     }
   }
@@ -177,7 +177,7 @@ TEST(KvCache, RegularSnapshotsAreThinnedOut) {
   ASSERT_EQ(positions.size(), 4u);
   EXPECT_EQ(positions.back(), 96);
   for (size_t i = 0; i < 4; ++i) EXPECT_LE(positions[i] - (i > 0 ? positions[i - 1] : 0), 96 / 2) << i;
-  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(hit(cache, others[i]), i < 4 ? 0 : 8) << i;
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(hit_of(cache, others[i]), i < 4 ? 0 : 8) << i;
 }
 
 // A wanted snapshot is never given up for a later one, and wanted ones may use more than half of the pool.
@@ -216,9 +216,9 @@ TEST(KvCache, AWindowThatMovesKeepsNoSnapshots) {
     }
     cache.keep("", std::span(tokens).first(96), lease);
   }
-  EXPECT_EQ(hit(cache, tokens), 96);
-  EXPECT_EQ(hit(cache, other), 8);
-  EXPECT_EQ(hit(cache, another), 8);
+  EXPECT_EQ(hit_of(cache, tokens), 96);
+  EXPECT_EQ(hit_of(cache, other), 8);
+  EXPECT_EQ(hit_of(cache, another), 8);
 }
 
 }  // namespace

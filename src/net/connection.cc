@@ -26,10 +26,6 @@ Error unavailable(std::string message) {
   return {ErrorCode::kUnavailable, std::move(message)};
 }
 
-Error ended(int error) {
-  return unavailable("the connection ended (" + std::generic_category().message(error) + ")");
-}
-
 // Milliseconds for poll(), rounded up.
 int time_left(std::optional<Deadline> deadline) {
   if (!deadline) return -1;
@@ -62,6 +58,11 @@ struct OwnSocket {
 };
 
 }  // namespace
+
+Error connection_ended(int error) {
+  return unavailable(error == 0 ? std::string("the connection ended")
+                                : "the connection ended (" + std::generic_category().message(error) + ")");
+}
 
 std::string to_string(const Address& address) {
   const bool v6 = address.host.find(':') != std::string::npos;
@@ -123,16 +124,16 @@ Status Connection::open() {
   error_code error;
   tcp::socket& socket = socket_->tcp->socket;
   const tcp::endpoint here = socket.local_endpoint(error);
-  if (error) return ended(error.value());
+  if (error) return connection_ended(error.value());
   const tcp::endpoint there = socket.remote_endpoint(error);
-  if (error) return ended(error.value());
+  if (error) return connection_ended(error.value());
   // If no process listens at the port, the system may choose that port for this side, and connect the socket to itself.
-  if (here == there) return ended(ECONNREFUSED);
+  if (here == there) return connection_ended(ECONNREFUSED);
   local_host_ = here.address().to_string();
   peer_ = address_of(there);
   // The calls below wait with poll(): asio's blocking calls would ignore the deadline.
   socket.native_non_blocking(true, error);
-  return error ? Status(ended(error.value())) : Status();
+  return error ? Status(connection_ended(error.value())) : Status();
 }
 
 Result<std::unique_ptr<Connection>> Connection::connect(const Address& to, Deadline deadline) {
@@ -169,7 +170,7 @@ Status Connection::send(std::span<const std::byte> bytes) {
       pollfd waiting = {descriptor(), POLLOUT, 0};
       ::poll(&waiting, 1, -1);
     } else if (errno != EINTR) {
-      return ended(errno);
+      return connection_ended(errno);
     }
   }
   return {};
@@ -184,7 +185,7 @@ Status Connection::receive(std::span<std::byte> bytes, std::optional<Deadline> d
     } else if (got == 0) {
       return unavailable("the connection ended");
     } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
-      return ended(errno);
+      return connection_ended(errno);
     }
   }
   return {};

@@ -26,6 +26,9 @@ inline Deadline after(std::chrono::milliseconds time) {
   return std::chrono::steady_clock::now() + time;
 }
 
+// kUnavailable, with the reason that `error` (errno; 0: the peer's orderly end) names.
+Error connection_ended(int error);
+
 // Threads: one may send while another receives; shut_down() and const functions from any.
 class Connection {
  public:

@@ -12,12 +12,6 @@ namespace {
 // A peer that is equally fast sends within microseconds: polling for so long costs less than sleeping.
 constexpr int kLooks = 50;
 
-Error ended(int error) {
-  return {ErrorCode::kUnavailable, error == 0
-                                       ? std::string("the connection ended")
-                                       : "the connection ended (" + std::generic_category().message(error) + ")"};
-}
-
 // One transfer on its way.
 class Progress {
  public:
@@ -39,7 +33,7 @@ class Progress {
       const ssize_t n = ::send(transfer_.with->descriptor(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (n < 0) return ended(errno);
+      if (n < 0) return connection_ended(errno);
       part = part.subspan(static_cast<size_t>(n));
       skip_empty(transfer_.out, out_at_);
       moved = true;
@@ -49,7 +43,7 @@ class Progress {
       const ssize_t n = ::recv(transfer_.with->descriptor(), part.data(), part.size(), MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (n <= 0) return ended(n < 0 ? errno : 0);
+      if (n <= 0) return connection_ended(n < 0 ? errno : 0);
       part = part.subspan(static_cast<size_t>(n));
       moved = true;
       if (!part.empty()) continue;

@@ -38,13 +38,13 @@ std::vector<std::unique_ptr<net::Connection>> one(std::unique_ptr<net::Connectio
   return all;
 }
 
-const std::vector<TokenId> kPrompt = {1, 2};
-decode::SlotStart start() {
-  decode::SlotStart start;
-  start.sampling.prompt_length = 2;
-  start.limits.max_tokens = 5;
-  start.prompt = kPrompt;
-  return start;
+const std::vector<TokenId> kShortPrompt = {1, 2};
+decode::SlotStart short_start() {
+  decode::SlotStart short_start;
+  short_start.sampling.prompt_length = 2;
+  short_start.limits.max_tokens = 5;
+  short_start.prompt = kShortPrompt;
+  return short_start;
 }
 
 // A node's handling of its calls, without computing.
@@ -84,10 +84,10 @@ TEST(Link, BringsCallsInOrderAndAnswersBack) {
   ASSERT_TRUE(ready.ok()) << ready.error().message;
   EXPECT_TRUE(ready->threads == 2 && ready->weight_bytes == 30 && ready->target_bytes == 20);
   leader.tell(decode::SetPage{0, 0, 1, PageId(3)});
-  leader.tell(decode::StartSlot{2, start()});
+  leader.tell(decode::StartSlot{2, short_start()});
   leader.flush();
   EXPECT_FALSE(decode::is_refusal(leader.answers(Status())));
-  leader.tell(decode::StartSlot{3, start()});
+  leader.tell(decode::StartSlot{3, short_start()});
   leader.flush();
   const auto refused = std::get<Status>(leader.answers(Status()));
   ASSERT_FALSE(refused.ok());

@@ -19,7 +19,7 @@ using net::ByteWriter;
 enum Kind : uint32_t { kHello = 1, kWelcome, kRefusal, kSums };
 
 constexpr uint64_t kMagic = 0x31534e59454c4c56;  // "VLLEYNS1"
-constexpr size_t kMostMessage = 1 << 20, kMostText = 8 << 10, kMostNumbers = 1024;
+constexpr size_t kMostMessage = 1 << 20, kMostAddress = 8 << 10, kMostNumbers = 1024;
 constexpr std::chrono::milliseconds kBetweenLooks(200);  // between checks that the nodes met so far are still there
 
 struct Hello {
@@ -83,7 +83,7 @@ Result<Welcome> read_welcome(const net::Frame& frame, int nodes) {
   if (!r.failed() && count != static_cast<uint32_t>(nodes)) r.fail("it is for another number of nodes");
   for (uint32_t i = 0; i < count && !r.failed(); ++i) {
     net::Address address;
-    address.host = r.take_string(kMostText, "an address");
+    address.host = r.take_string(kMostAddress, "an address");
     address.port = r.take<uint16_t>();
     welcome.sums.push_back(std::move(address));
   }

@@ -10,6 +10,9 @@
 
 namespace volley::ops {
 
+constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, relative
+constexpr double kRoundBF16 = 0x1p-8;
+
 // Values of a standard normal distribution, the same for the same seed.
 inline std::vector<float> normal_values(int64_t count, uint32_t seed) {
   std::mt19937 random(seed);

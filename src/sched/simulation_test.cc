@@ -54,14 +54,14 @@ int32_t acceptance(std::span<const TokenId> history, int32_t draft) {
   return static_cast<int32_t>(mix(hash(history), 99) % static_cast<uint64_t>(draft + 1));
 }
 
-struct Job {
+struct SimulatedJob {
   std::string space;
   Tokens prompt;
   int32_t max_tokens = 0;
   RequestTraits traits = {};
 };
 
-Tokens whole_sequence(const Job& job) {
+Tokens whole_sequence(const SimulatedJob& job) {
   Tokens tokens = job.prompt;
   do {
     tokens.push_back(next_token(tokens));
@@ -228,14 +228,14 @@ class Simulation {
   int restart_one_in = 0;     // steps in which the device loses everything
   bool check_events = false;  // REQUIRES: SchedulerConfig::cache_events
 
-  void run(std::vector<Job> jobs) {
+  void run(std::vector<SimulatedJob> jobs) {
     jobs_ = std::move(jobs);
     partitions_.resize(jobs_.size());
     size_t added = 0;
     for (; added < jobs_.size() || !scheduler_->idle() || !flights_.empty(); ++steps_) {
       ASSERT_LT(steps_, 20000) << "no progress";
       for (int n = below(3); n > 0 && added < jobs_.size(); --n, ++added) {
-        const Job& job = jobs_[added];
+        const SimulatedJob& job = jobs_[added];
         ASSERT_TRUE(scheduler_->add(added, job.space, job.prompt, job.max_tokens, job.traits).ok());
         alive_.insert(added);
       }
@@ -411,7 +411,7 @@ class Simulation {
 
   // The device ends a sequence by itself, before the host knows.
   bool ended(RequestId id, const Tokens& tokens) const {
-    const Job& job = jobs_[id];
+    const SimulatedJob& job = jobs_[id];
     const bool output = tokens.size() > job.prompt.size();
     return output && (tokens.back() == kStop || std::ssize(tokens) == std::ssize(job.prompt) + job.max_tokens);
   }
@@ -428,7 +428,7 @@ class Simulation {
   }
 
   StepResult result(const PlannedSegment& segment, const Tokens& before, const Tokens& after) {
-    const Job& job = jobs_[segment.id];
+    const SimulatedJob& job = jobs_[segment.id];
     const bool finished = ended(segment.id, after);
     if (segment.decodes) {
       partitions_[segment.id].emplace_back(segment.start, static_cast<int32_t>(after.size() - before.size()));
@@ -486,7 +486,7 @@ class Simulation {
   void check_prompts_are_computed_once(const StepPlan& plan) {
     if (!config_.prefix_cache || no_snapshots()) return;
     for (const PlannedSegment& started : plan.started) {
-      const Job& job = jobs_[started.id];
+      const SimulatedJob& job = jobs_[started.id];
       const auto shared = static_cast<int32_t>(std::ssize(job.prompt) - 1) / config_.page_size * config_.page_size;
       const auto fresh = [&](RequestId id) { return scheduler_->tokens(id).size() == job.prompt.size(); };
       if (job.traits.group < kChoices || shared == 0 || !fresh(started.id)) continue;
@@ -549,7 +549,7 @@ class Simulation {
   std::mt19937 random_;
   FakeDevice device_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<Job> jobs_;
+  std::vector<SimulatedJob> jobs_;
   std::vector<Partition> partitions_;
   std::set<RequestId> alive_;
   std::map<RequestId, size_t> ages_;  // in which order they started for the first time
@@ -566,14 +566,14 @@ class Simulation {
 };
 
 // Prompts that share beginnings, like chats with one system prompt and several turns.
-std::vector<Job> any_jobs(uint32_t seed, int count) {
+std::vector<SimulatedJob> any_jobs(uint32_t seed, int count) {
   std::mt19937 random(seed);
   const auto below = [&](int bound) { return std::uniform_int_distribution<int>(0, bound - 1)(random); };
-  std::vector<Job> jobs;
+  std::vector<SimulatedJob> jobs;
   for (int i = 0; i < count; ++i) {
-    Job job{.space = below(5) == 0 ? "salt" : "", .prompt = {}, .max_tokens = 1 + below(25)};
+    SimulatedJob job{.space = below(5) == 0 ? "salt" : "", .prompt = {}, .max_tokens = 1 + below(25)};
     if (!jobs.empty() && below(3) == 0) {
-      const Job& earlier = jobs[static_cast<size_t>(below(static_cast<int>(jobs.size())))];
+      const SimulatedJob& earlier = jobs[static_cast<size_t>(below(static_cast<int>(jobs.size())))];
       job.prompt = earlier.prompt.size() < 40 ? whole_sequence(earlier) : earlier.prompt;  // the next turn
     } else {
       job.prompt = counting(1, below(12));
@@ -588,15 +588,15 @@ std::vector<Job> any_jobs(uint32_t seed, int count) {
     // Several choices of one prompt.
     jobs.back().traits.shares_prompt = true;
     jobs.back().traits.group = kChoices + static_cast<uint64_t>(i);
-    for (int n = 1 + below(4); n > 0 && i + 1 < count; --n, ++i) jobs.push_back(Job(jobs.back()));
+    for (int n = 1 + below(4); n > 0 && i + 1 < count; --n, ++i) jobs.push_back(SimulatedJob(jobs.back()));
   }
   return jobs;
 }
 
 // The least memory that add() permits for the largest job, and `more` pages of each group.
-void set_smallest_pools(SchedulerConfig& config, const std::vector<Job>& jobs, int64_t more) {
+void set_smallest_pools(SchedulerConfig& config, const std::vector<SimulatedJob>& jobs, int64_t more) {
   int64_t context = 0;
-  for (const Job& job : jobs) context = std::max(context, last_context(std::ssize(job.prompt), job.max_tokens));
+  for (const SimulatedJob& job : jobs) context = std::max(context, last_context(std::ssize(job.prompt), job.max_tokens));
   for (kv::Group& group : config.groups) {
     if (group.life == kv::Life::kState) continue;
     group.pages =
@@ -740,7 +740,7 @@ TEST(Simulation, WindowsBoundWhatALongContextTakes) {
       config.reserve_rounds = rounds;
       config.prefix_cache = prefix_cache;
       config.groups = {{.pages = 2000}, {.life = kv::Life::kWindow, .window = 40}};
-      std::vector<Job> jobs;
+      std::vector<SimulatedJob> jobs;
       for (int i = 0; i < 6; ++i) jobs.push_back({.prompt = counting(1 + 2000 * i, 900), .max_tokens = 300});
       // The most pages that a request holds at any time: the window, chunks of 16 and a block of 4 for each round,
       // rounded to pages.

@@ -10,7 +10,7 @@
 namespace volley::text {
 namespace {
 
-using json = nlohmann::ordered_json;  // as it is stored: messages print their keys in order
+using stored_json = nlohmann::ordered_json;  // as it is stored: messages print their keys in order
 using testing::HasSubstr;
 
 Result<std::string> render(const std::string& source, const ChatMessages& input) {
@@ -23,15 +23,15 @@ std::string text_of(const Result<std::string>& text) {
   return text.ok() ? *text : "error: " + text.error().message;
 }
 
-json read_fixture(const std::string& name) {
-  return json::parse(std::ifstream("tests/data/templates/" + name));
+stored_json read_fixture(const std::string& name) {
+  return stored_json::parse(std::ifstream("tests/data/templates/" + name));
 }
 
 TEST(PythonTemplates, SnippetsRenderAsInTransformers) {
-  const json fixture = read_fixture("snippets.json");
+  const stored_json fixture = read_fixture("snippets.json");
   const std::string messages = fixture.at("messages").dump(), variables = fixture.at("variables").get<std::string>();
   ASSERT_GT(fixture.at("snippets").size(), 900u);
-  for (const json& snippet : fixture.at("snippets")) {
+  for (const stored_json& snippet : fixture.at("snippets")) {
     const auto source = snippet.at(0).get<std::string>();
     const auto text = render(source, {.messages_json = messages, .template_kwargs_json = variables});
     if (snippet.at(1).is_null()) {
@@ -42,27 +42,27 @@ TEST(PythonTemplates, SnippetsRenderAsInTransformers) {
   }
 }
 
-bool has_neighbours(const json& messages_text) {
-  const json messages = json::parse(messages_text.get<std::string>());
+bool has_neighbours(const stored_json& messages_text) {
+  const stored_json messages = stored_json::parse(messages_text.get<std::string>());
   for (size_t i = 1; i < messages.size(); ++i) {
-    const json role = messages[i].value("role", json());
-    if ((role == "user" || role == "assistant") && messages[i - 1].value("role", json()) == role) return true;
+    const stored_json role = messages[i].value("role", stored_json());
+    if ((role == "user" || role == "assistant") && messages[i - 1].value("role", stored_json()) == role) return true;
   }
   return false;
 }
 
 TEST(PythonTemplates, ConversationsRenderAsInTransformers) {
-  const json fixture = read_fixture("conversations.json");
+  const stored_json fixture = read_fixture("conversations.json");
   std::vector<std::shared_ptr<const ChatTemplate>> templates;
-  for (const json& source : fixture.at("templates")) {
+  for (const stored_json& source : fixture.at("templates")) {
     const ModelDir dir({{"chat_template.jinja", source.get<std::string>()}});
     auto chat = ChatTemplate::load(dir.path());
     ASSERT_TRUE(chat.ok()) << source << chat.error().message;
     templates.push_back(std::move(*chat));
   }
   ASSERT_GE(fixture.at("pairs").size(), 2'000u);
-  for (const json& pair : fixture.at("pairs")) {
-    const json& conversation = fixture.at("conversations").at(pair.at(1).get<size_t>());
+  for (const stored_json& pair : fixture.at("pairs")) {
+    const stored_json& conversation = fixture.at("conversations").at(pair.at(1).get<size_t>());
     const auto messages = conversation.at("messages").get<std::string>();
     const auto tools = conversation.at("tools").get<std::string>();
     const auto variables = conversation.at("variables").get<std::string>();

@@ -8,7 +8,7 @@ namespace {
 
 using testing::ElementsAre;
 
-Result<Facts> read(const std::string& config) {
+Result<Facts> read_published(const std::string& config) {
   if (config[0] != '{') return read_config("models/shapes/" + config);
   const TempFolder folder;
   folder.write("config.json", config);
@@ -30,20 +30,20 @@ const model::Attention& layer(const Facts& facts, size_t i) {
 
 TEST(PublishedDrafter, FirstSchema) {
   for (const auto& [shape, block] : {std::pair{"qwen3-8b-dflash", 16}, std::pair{"llama-3.1-8b-dflash", 10}}) {
-    const auto facts = read(shape);
+    const auto facts = read_published(shape);
     ASSERT_TRUE(facts.ok()) << facts.error().message;
     EXPECT_EQ(1 + facts->proposals, block);
     EXPECT_EQ(facts->feature_layers.size(), 5u);
     EXPECT_FALSE(layer(*facts, 4).causal);
   }
-  const auto facts = read("qwen3-30b-a3b-dflash");
+  const auto facts = read_published("qwen3-30b-a3b-dflash");
   ASSERT_TRUE(facts.ok()) << facts.error().message;
   EXPECT_EQ(model::count(facts->params), 473995264);
 }
 
 // Eight features for six layers; its own fields in dflash_config.
 TEST(PublishedDrafter, SecondSchemaWithSlidingWindows) {
-  const auto facts = read(usual(R"("attention_bias":false,"head_dim":128,"hidden_size":2048,"intermediate_size":6144,
+  const auto facts = read_published(usual(R"("attention_bias":false,"head_dim":128,"hidden_size":2048,"intermediate_size":6144,
     "max_position_embeddings":262144,"max_window_layers":6,"num_attention_heads":32,"num_hidden_layers":6,
     "num_key_value_heads":8,"rms_norm_eps":1e-06,"rope_parameters":{"rope_theta":10000000,"rope_type":"default"},
     "sliding_window":4096,"use_sliding_window":true,"vocab_size":248320,"num_target_layers":40,"layer_types":
@@ -60,7 +60,7 @@ TEST(PublishedDrafter, SecondSchemaWithSlidingWindows) {
 }
 
 TEST(PublishedDrafter, BiasesAndStretchedRotations) {
-  const auto facts = read(usual(R"("attention_bias":true,"head_dim":64,"hidden_size":2880,"intermediate_size":7680,
+  const auto facts = read_published(usual(R"("attention_bias":true,"head_dim":64,"hidden_size":2880,"intermediate_size":7680,
     "max_position_embeddings":131072,"max_window_layers":8,"num_attention_heads":64,"num_hidden_layers":8,
     "num_key_value_heads":8,"rms_norm_eps":1e-05,"rope_theta":150000,"rope_scaling":{"beta_fast":32.0,"beta_slow":1.0,
     "factor":32.0,"original_max_position_embeddings":4096,"rope_type":"yarn","truncate":false},"sliding_window":null,
@@ -73,7 +73,7 @@ TEST(PublishedDrafter, BiasesAndStretchedRotations) {
 }
 
 TEST(PublishedDrafter, SpeculatorsFormat) {
-  const auto facts = read(R"({"architectures":["DFlashDraftModel"],"auto_map":{"":"config.DFlashSpeculatorConfig"},
+  const auto facts = read_published(R"({"architectures":["DFlashDraftModel"],"auto_map":{"":"config.DFlashSpeculatorConfig"},
     "aux_hidden_state_layer_ids":[1,10,19,28,37],"block_size":16,"draft_vocab_size":248320,"dtype":"bfloat16",
     "mask_token_id":248077,"max_anchors":1024,"sliding_window_non_causal":false,"speculators_config":
     {"algorithm":"dflash","default_proposal_method":"greedy","proposal_methods":[{"accept_tolerance":0.0,
@@ -103,7 +103,7 @@ constexpr const char* kDeepSpec = R"({"architectures":["Qwen3DSparkModel"],"atte
     "use_sliding_window":false,"vocab_size":151936,)";
 
 TEST(PublishedDrafter, DeepSpecFormat) {
-  const auto facts = read(std::string(kDeepSpec) + R"("enable_confidence_head":false,"markov_rank":0})");
+  const auto facts = read_published(std::string(kDeepSpec) + R"("enable_confidence_head":false,"markov_rank":0})");
   ASSERT_TRUE(facts.ok()) << facts.error().message;
   EXPECT_EQ(facts->architecture, "Qwen3DSparkModel");
   EXPECT_EQ(facts->first_proposal, 0);
@@ -113,7 +113,7 @@ TEST(PublishedDrafter, DeepSpecFormat) {
   EXPECT_FALSE(layer(*facts, 4).causal);
   for (const auto& [heads, word] : {std::pair{R"("markov_rank":256,"markov_head_type":"vanilla"})", "markov_rank"},
                                     {R"("markov_rank":0,"enable_confidence_head":true})", "enable_confidence_head"}}) {
-    const auto refused = read(std::string(kDeepSpec) + heads);
+    const auto refused = read_published(std::string(kDeepSpec) + heads);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::kUnimplemented);
     EXPECT_THAT(refused.error().message, testing::HasSubstr(word));
@@ -122,7 +122,7 @@ TEST(PublishedDrafter, DeepSpecFormat) {
 
 // Muse Glimmer 30B's; and the speculators library's format, whose windows are bidirectional unless it says so.
 TEST(PublishedDrafter, DFlash2) {
-  const auto facts = read(R"({"architectures":["DFlash2DraftModel"],"attention_bias":false,"attention_dropout":0.0,
+  const auto facts = read_published(R"({"architectures":["DFlash2DraftModel"],"attention_bias":false,"attention_dropout":0.0,
     "dflash_config":{"block_size":16,"conv_group_size":16,"conv_kernel_size":2,"final_logit_softcapping":20.0,
     "mask_token_id":201818,"output_multiplier":0.19611613,"selector_rank":256,"selector_top_k":16,
     "target_layer_ids":[1,13,25,37,49]},"dtype":"bfloat16","head_dim":128,"hidden_act":"silu","hidden_size":6656,
@@ -138,7 +138,7 @@ TEST(PublishedDrafter, DFlash2) {
   EXPECT_EQ(layer(*facts, 4).window, 2048);
   EXPECT_FALSE(layer(*facts, 4).causal);
   const auto other = [](const char* more) {
-    return read(
+    return read_published(
         std::string(R"({"architectures":["DFlash2Speculator"],"aux_hidden_state_layer_ids":[6,20],"block_size":8,
       "conv_group_size":16,"conv_kernel_size":2,"selector_rank":256,"selector_top_k":16,"mask_token_id":248070,
       "draft_vocab_size":248320,)") +
@@ -159,7 +159,7 @@ TEST(PublishedDrafter, DFlash2) {
 }
 
 TEST(PublishedDrafter, SoftcappedLogits) {
-  const auto facts = read(usual(R"("attention_bias":false,"head_dim":128,"hidden_size":5376,"intermediate_size":10752,
+  const auto facts = read_published(usual(R"("attention_bias":false,"head_dim":128,"hidden_size":5376,"intermediate_size":10752,
     "max_position_embeddings":262144,"num_attention_heads":64,"num_hidden_layers":5,"num_key_value_heads":8,
     "rms_norm_eps":1e-06,"rope_theta":1000000,"sliding_window":2048,"use_sliding_window":true,"vocab_size":262144,
     "num_target_layers":60,"final_logit_softcapping":30.0,"layer_types":["sliding_attention","sliding_attention",

@@ -8,7 +8,7 @@ using families::ConfigFields;
 namespace {
 
 // How it was trained, and sizes of parts that only other projectors have.
-constexpr std::string_view kAlsoInert[] = {
+constexpr std::string_view kInertForSpeculators[] = {
     "auf",
     "emb_dim",
     "gru_hidden_dim",
@@ -76,7 +76,7 @@ Result<nlohmann::json> from_speculators_format(const ConfigFields& config) {
   }
   VOLLEY_ASSIGN(const bool bidirectional, config.boolean("sliding_window_non_causal", dflash2));
   if (bidirectional) converted["is_causal"] = false;
-  VOLLEY_RETURN_IF_ERROR(config.refuse_unread(kAlsoInert));
+  VOLLEY_RETURN_IF_ERROR(config.refuse_unread(kInertForSpeculators));
   return converted;
 }
 

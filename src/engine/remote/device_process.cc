@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kFlushBytes = 64 << 10;
 constexpr std::chrono::milliseconds kBetweenLooks(50);  // at what it says
 constexpr std::chrono::seconds kForTheRest(10);         // of a message that has begun
-constexpr std::chrono::seconds kForTheCause(5);         // for it to have ended
+constexpr std::chrono::seconds kForItsEnd(5);         // for it to have ended
 
 }  // namespace
 
@@ -123,7 +123,7 @@ std::string DeviceProcess::why_gone(const Error& error) {
     const std::lock_guard lock(mutex_);
     if (!interrupted_.empty()) return interrupted_;
   }
-  const std::string how = child_->ended_within(kForTheCause);
+  const std::string how = child_->ended_within(kForItsEnd);
   return "The process that computes is gone: " + (how.empty() ? error.message : how) + ".";
 }
 
@@ -133,7 +133,7 @@ void DeviceProcess::flush() {
   out_.clear();
   if (sent.ok()) return;
   // Its last words may be there.
-  while (receive(net::after(kForTheCause)).ok()) {
+  while (receive(net::after(kForItsEnd)).ok()) {
   }
   throw DeviceFault(why_gone(sent.error()));
 }

@@ -15,11 +15,11 @@ namespace volley::engine {
 namespace {
 
 // For a node whose rank is gone to say why.
-constexpr std::chrono::seconds kForTheCause(5);
+constexpr std::chrono::seconds kForTheLeadersCause(5);
 
 // What another node says of it, where a rank is gone; empty: nothing is known.
 std::string cause_of_loss(nodes::Leader* leader) {
-  return leader == nullptr ? "" : leader->lost_within(kForTheCause);
+  return leader == nullptr ? "" : leader->lost_within(kForTheLeadersCause);
 }
 
 }  // namespace

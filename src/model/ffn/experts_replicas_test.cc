@@ -17,7 +17,7 @@
 namespace volley::model {
 namespace {
 
-constexpr int64_t kHidden = 32, kMostRows = 6;
+constexpr int64_t kReplicasHidden = 32, kMostRows = 6;
 
 struct Kind {
   const char* name;
@@ -35,7 +35,7 @@ Decoder decoder(const Kind& kind) {
   experts.shared_inner = kind.shared_inner;
   experts.bias = kind.bias;
   if (kind.bias) experts.clamp.limit = 7;
-  return decoder_of(kHidden, experts);
+  return decoder_of(kReplicasHidden, experts);
 }
 
 // A layer's weights, which all replicas use.
@@ -59,7 +59,7 @@ class Runner {
 
   // What the layer adds to rows of 0. h: [rows, hidden].
   std::vector<float> run(const std::vector<float>& h) {
-    const auto rows = static_cast<int32_t>(std::ssize(h) / kHidden);
+    const auto rows = static_cast<int32_t>(std::ssize(h) / kReplicasHidden);
     std::vector<float> in = h, x(h.size());
     std::vector<BFloat16> narrow;
     for (const float v : h) narrow.push_back(to_bfloat16(v));
@@ -70,8 +70,8 @@ class Runner {
     pass.exchange = exchange_;
     const bool is_narrow = layer_.kind.activation == DType::kBF16;
     void* const data = is_narrow ? static_cast<void*>(narrow.data()) : in.data();
-    layer_.block->run(pass, {TensorView(data, layer_.kind.activation, {rows, kHidden})},
-                      {TensorView(x.data(), DType::kF32, {rows, kHidden})});
+    layer_.block->run(pass, {TensorView(data, layer_.kind.activation, {rows, kReplicasHidden})},
+                      {TensorView(x.data(), DType::kF32, {rows, kReplicasHidden})});
     EXPECT_EQ(scratch_.mark(), 0u);
     return x;
   }
@@ -91,7 +91,7 @@ constexpr uint32_t kDifferentRows = 64;
 std::vector<std::vector<float>> answers_of(const Layer& layer) {
   Runner whole(layer, nullptr);
   std::vector<std::vector<float>> answers;
-  for (uint32_t i = 0; i < kDifferentRows; ++i) answers.push_back(whole.run(row_of(kHidden, i)));
+  for (uint32_t i = 0; i < kDifferentRows; ++i) answers.push_back(whole.run(row_of(kReplicasHidden, i)));
   return answers;
 }
 
@@ -99,7 +99,7 @@ std::vector<std::vector<float>> answers_of(const Layer& layer) {
 void check_replicas(const Layer& layer, int replicas, int64_t passes) {
   const auto answers = answers_of(layer);
   std::vector<std::vector<float>> rows;
-  for (uint32_t i = 0; i < kDifferentRows; ++i) rows.push_back(row_of(kHidden, i));
+  for (uint32_t i = 0; i < kDifferentRows; ++i) rows.push_back(row_of(kReplicasHidden, i));
   auto exchanges = comm::make_row_exchanges(replicas, kMostRows, 1 << 20);
   std::vector<int64_t> idle(static_cast<size_t>(replicas)), touched(static_cast<size_t>(replicas));
   on_threads(replicas, [&](int r) {
@@ -148,8 +148,8 @@ TEST(ExpertsOfReplicas, MayBeMoreThanExperts) {
   std::vector<int64_t> touched(11);
   on_threads(11, [&](uint32_t r) {
     Runner runner(layer, exchanges[r].get());
-    EXPECT_TRUE(runner.run(row_of(kHidden, r)) == answers[r]) << r;
-    EXPECT_TRUE(runner.run(row_of(kHidden, r + 20)) == answers[r + 20]) << r;
+    EXPECT_TRUE(runner.run(row_of(kReplicasHidden, r)) == answers[r]) << r;
+    EXPECT_TRUE(runner.run(row_of(kReplicasHidden, r + 20)) == answers[r + 20]) << r;
     touched[r] = runner.touched;
   });
   EXPECT_GE(std::ranges::count(touched, 0), 3);
@@ -160,7 +160,7 @@ TEST(ExpertsOfReplicas, CountWhatAllRowsTouchOnce) {
   const Layer layer(kKinds[0]);
   std::vector<float> all;
   for (uint32_t r = 0; r < 4; ++r) {
-    const auto row = row_of(kHidden, r);
+    const auto row = row_of(kReplicasHidden, r);
     all.insert(all.end(), row.begin(), row.end());
   }
   Runner whole(layer, nullptr);
@@ -169,7 +169,7 @@ TEST(ExpertsOfReplicas, CountWhatAllRowsTouchOnce) {
   std::atomic<int64_t> touched{0};
   on_threads(4, [&](uint32_t r) {
     Runner runner(layer, exchanges[r].get());
-    runner.run(row_of(kHidden, r));
+    runner.run(row_of(kReplicasHidden, r));
     touched += runner.touched;
   });
   EXPECT_EQ(touched, whole.touched);
@@ -187,8 +187,8 @@ TEST(ExpertsOfReplicas, DryRunsSeeWhatRealOnesTake) {
         batch.rows = rows;
         Pass pass{device.stream(), batch, {}, scratch};
         pass.exchange = dry.get();
-        const TensorView h(rows == 0 ? nullptr : no_memory(), kind.activation, {rows, kHidden});
-        layer.block->run(pass, h, {TensorView(no_memory(), DType::kF32, {rows, kHidden})});
+        const TensorView h(rows == 0 ? nullptr : no_memory(), kind.activation, {rows, kReplicasHidden});
+        layer.block->run(pass, h, {TensorView(no_memory(), DType::kF32, {rows, kReplicasHidden})});
       });
     };
     const int64_t most = measure(kMostRows);
@@ -202,13 +202,13 @@ TEST(ExpertsOfReplicas, DryRunsSeeWhatRealOnesTake) {
         const auto own = *make_cpu_device(1);
         VOLLEY_CHECK(exchanges[static_cast<size_t>(r)]->prepare(*own).ok());
         Arena scratch(*own->allocate(static_cast<size_t>(most)));
-        std::vector<float> h(static_cast<size_t>(rows * kHidden), 0.5f), x(h.size());
+        std::vector<float> h(static_cast<size_t>(rows * kReplicasHidden), 0.5f), x(h.size());
         ops::Rows some;
         some.rows = rows;
         Pass pass{own->stream(), some, {}, scratch};
         pass.exchange = exchanges[static_cast<size_t>(r)].get();
-        layer.block->run(pass, {TensorView(h.data(), kind.activation, {rows, kHidden})},
-                         {TensorView(x.data(), DType::kF32, {rows, kHidden})});
+        layer.block->run(pass, {TensorView(h.data(), kind.activation, {rows, kReplicasHidden})},
+                         {TensorView(x.data(), DType::kF32, {rows, kReplicasHidden})});
         if (rows == kMostRows) {
           EXPECT_EQ(static_cast<int64_t>(scratch.peak()), most) << kind.name;
         }

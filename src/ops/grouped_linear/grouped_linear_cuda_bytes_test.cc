@@ -11,8 +11,6 @@
 namespace volley::ops {
 namespace {
 
-constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
-constexpr LinearLayout kPlain = LinearLayout::kPlain, kGateUp = LinearLayout::kGateUp;
 constexpr WeightFormat kFormats[] = {kFp8Weights, {DType::kF8E4M3, 1, 64}};
 
 // Scales as in checkpoints: bf16 numbers, fp32 numbers, powers of two of any size; and all of these in one.

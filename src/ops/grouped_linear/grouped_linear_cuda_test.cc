@@ -11,8 +11,6 @@
 namespace volley::ops {
 namespace {
 
-constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
-
 struct Product {
   LinearLayout layout;
   GroupedRows rows;

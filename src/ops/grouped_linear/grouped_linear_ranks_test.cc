@@ -14,9 +14,6 @@
 namespace volley::ops {
 namespace {
 
-constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
-constexpr LinearLayout kPlain = LinearLayout::kPlain, kGateUp = LinearLayout::kGateUp;
-constexpr GroupedRows kOut = GroupedRows::kOut;
 constexpr int32_t kExperts = 16, kTopK = 4;
 
 struct Rank {

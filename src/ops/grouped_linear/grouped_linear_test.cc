@@ -53,10 +53,6 @@ void check_values(Device& device, const Case& c) {
   for (float v : y) ASSERT_FALSE(std::isnan(v)) << "an output was not written";
 }
 
-constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
-constexpr LinearLayout kPlain = LinearLayout::kPlain, kGateUp = LinearLayout::kGateUp;
-constexpr GroupedRows kIn = GroupedRows::kIn, kOut = GroupedRows::kOut;
-
 DEVICE_TEST(GroupedLinear, MatchesOracle) {
   DEVICE_UNDER_TEST;
   for (int64_t rows : {1, 3, 40}) {

@@ -16,6 +16,10 @@
 
 namespace volley::ops {
 
+constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
+constexpr LinearLayout kPlain = LinearLayout::kPlain, kGateUp = LinearLayout::kGateUp;
+constexpr GroupedRows kIn = GroupedRows::kIn, kOut = GroupedRows::kOut;
+
 inline std::vector<float> rounded(std::vector<float> values, DType dtype) {
   if (dtype == DType::kBF16) {
     for (float& v : values) v = to_float(to_bfloat16(v));
@@ -231,9 +235,6 @@ struct BiasedEnd {
     return {whole.begin() + w.first * w.n, whole.end()};
   }
 };
-
-inline constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, relative
-inline constexpr double kRoundBF16 = 0x1p-8;
 
 // A sum of products in fp64, with that of their magnitudes.
 struct Sum {

@@ -28,8 +28,6 @@ constexpr WeightFormat kFormats[] = {kFp8Weights,
                                      kNvfp4Weights};
 // Weights quantised from values, unlike a checkpoint's codes.
 constexpr WeightFormat kQuantised[] = {kFp8Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 64)};
-constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, relative
-constexpr double kRoundBF16 = 0x1p-8;
 
 // Codes of all kinds, scales of both signs and zero points up to 16, where the format is only read; the values else.
 LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, const WeightFormat& format,

@@ -12,6 +12,7 @@
 
 #include "ops/instruction_sets_for_test.h"
 #include "ops/linear/cpu/linear_cpu.h"
+#include "ops/values_for_test.h"
 
 namespace volley::ops {
 namespace {
@@ -95,9 +96,6 @@ Sum oracle(const Matrix& x, int64_t m, const Matrix& w, int64_t row, DType stora
   }
   return sum;
 }
-
-constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, relative
-constexpr double kRoundBF16 = 0x1p-8;
 
 // Products are exact for bf16 and rounded once for fp32; adding k of them in any order rounds k - 1 times, and a dot
 // product of pairs no more often.

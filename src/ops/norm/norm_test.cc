@@ -12,8 +12,6 @@
 namespace volley::ops {
 namespace {
 
-constexpr double kRound = 0x1p-24;
-
 // y of one row in fp64.
 std::vector<double> oracle(const float* x, const std::vector<float>& weight, double eps) {
   double squares = 0;

@@ -21,10 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLine =
+constexpr const char* kBatchLine =
     R"({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}})";
 
-std::string line_of(const std::string& id) {
+std::string line_with(const std::string& id) {
   return R"({"custom_id": ")" + id + R"(", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}})" +
          "\n";
 }
@@ -76,7 +76,7 @@ class BatchServiceTest : public ::testing::Test {
     request.client = "192.0.2.7";
     return service_->create(file.owner, request);
   }
-  std::string add(const std::string& owner, const std::string& text = kLine) {
+  std::string add(const std::string& owner, const std::string& text = kBatchLine) {
     return std::get<Batch>(create(upload(owner, text))).id;
   }
   Batch wait_for_end(const std::string& owner, const std::string& id) {
@@ -208,7 +208,7 @@ TEST_F(KilledServerTest, ACleanEndBeginsTheCountAnew) {
 TEST_F(KilledServerTest, ANewResultBeginsTheCountAnew) {
   open();
   std::string input;
-  for (int i = 0; i < 10; ++i) input += line_of(std::to_string(i));
+  for (int i = 0; i < 10; ++i) input += line_with(std::to_string(i));
   const std::string id = add("one", input);
   for (int i = 0; i < 6; ++i) ASSERT_TRUE(run_and_kill(id, 1)) << i;
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(run_and_kill(id)) << i;
@@ -226,7 +226,7 @@ TEST_F(KilledServerTest, LinesThatMayHaveBeenOpenAreAskedOneByOne) {
   const auto metrics = std::make_shared<Metrics>("m");
   open();
   std::string input;
-  for (int i = 0; i < 12; ++i) input += line_of(std::to_string(i));
+  for (int i = 0; i < 12; ++i) input += line_with(std::to_string(i));
   for (const bool killed : {false, true}) {
     const std::string id = add("one", input);
     if (killed) {
@@ -317,7 +317,7 @@ TEST_F(BatchServiceTest, WorkOnALineIsGivenUpAndNoResult) {
 
 TEST_F(BatchServiceTest, AFileThatABatchReadsIsNotDeleted) {
   open();
-  const StoredFile file = upload("one", kLine);
+  const StoredFile file = upload("one", kBatchLine);
   const std::string id = std::get<Batch>(create(file)).id;
   EXPECT_EQ(service_->erase(file), id);
   EXPECT_TRUE(store_->find("one", file.id));
@@ -363,7 +363,7 @@ TEST_F(BatchServiceTest, AnOwnerWhoKeepsMoreMakesRoom) {
 TEST_F(BatchServiceTest, OneOwnersWaitingBatchesLeaveRoomForOthers) {
   open({.max_files = 10});
   store_->share();
-  const StoredFile of_one = upload("one", kLine), of_two = upload("two", kLine);
+  const StoredFile of_one = upload("one", kBatchLine), of_two = upload("two", kBatchLine);
   const auto add_all = [&](const StoredFile& file) {
     int added = 0;
     for (;; ++added) {
@@ -382,7 +382,7 @@ TEST_F(BatchServiceTest, OneOwnersWaitingBatchesLeaveRoomForOthers) {
 // Each is in memory for as long as it is known.
 TEST_F(BatchServiceTest, RecordsAreBoundedInBytes) {
   open();
-  const StoredFile file = upload("one", kLine);
+  const StoredFile file = upload("one", kBatchLine);
   std::string metadata, value;
   for (int i = 0; i < 512; ++i) value += "\\u0001";  // six bytes a character
   for (int i = 0; i < 16; ++i) metadata += (i > 0 ? ",\"" : "{\"") + std::to_string(i) + "\":\"" + value + '"';
@@ -397,7 +397,7 @@ TEST_F(BatchServiceTest, RecordsAreBoundedInBytes) {
 // An owner's list may hold thousands.
 TEST_F(BatchServiceTest, AListIsReadInPages) {
   open();
-  const StoredFile file = upload("one", kLine);
+  const StoredFile file = upload("one", kBatchLine);
   std::vector<std::string> ids;
   for (int i = 0; i < 5; ++i) ids.push_back(std::get<Batch>(create(file)).id);
   add("two");
@@ -447,7 +447,7 @@ TEST_F(BatchServiceTest, ResultsBeyondALowerLimitCountAllTheSame) {
 TEST_F(BatchServiceTest, ResultsPastAKeysQuotaEndItsBatch) {
   const std::string second =
       R"({"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}})";
-  const std::string input = std::string(kLine) + "\n" + second;
+  const std::string input = std::string(kBatchLine) + "\n" + second;
   open({.max_owner_bytes = FileStore::kLeastBytes + 200});
   const std::string of_one = add("one", input), of_two = add("two");
   start([](const HttpRequest& request, const std::string& owner, const std::function<void()>&,
@@ -481,7 +481,7 @@ TEST_F(BatchServiceTest, ResultsOfABatchThatIsNotOverCountForItsOwner) {
 TEST_F(BatchServiceTest, ResultsOfADamagedBatchCountForNobody) {
   open();
   const std::string id = add("");
-  const size_t input = std::string_view(kLine).size();
+  const size_t input = std::string_view(kBatchLine).size();
   service_.reset();
   store_.reset();
   std::ofstream(folder_ / "batches" / (id + ".output.jsonl")) << std::string(300, 'x');

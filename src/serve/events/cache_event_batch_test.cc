@@ -9,7 +9,7 @@ namespace volley::serve {
 namespace {
 
 using nlohmann::json;
-using Kind = CacheEvent::Kind;
+using EventKind = CacheEvent::Kind;
 
 json decoded(const std::vector<CacheEvent>& events, double seconds = 1.25, int rank = 0) {
   return json::from_msgpack(encode_cache_events(seconds, events, rank));
@@ -17,20 +17,20 @@ json decoded(const std::vector<CacheEvent>& events, double seconds = 1.25, int r
 
 CacheEvent cleared() {
   CacheEvent event;
-  event.kind = Kind::kCleared;
+  event.kind = EventKind::kCleared;
   return event;
 }
 
 CacheEvent removed(uint64_t hash) {
   CacheEvent event;
-  event.kind = Kind::kRemoved;
+  event.kind = EventKind::kRemoved;
   event.hash = hash;
   return event;
 }
 
 CacheEvent stored(uint64_t hash, uint64_t parent, std::vector<TokenId> tokens, std::string space = {}) {
   const auto size = static_cast<int32_t>(tokens.size());
-  return {Kind::kStored, hash, parent, std::move(tokens), size, std::move(space)};
+  return {EventKind::kStored, hash, parent, std::move(tokens), size, std::move(space)};
 }
 
 TEST(CacheEventBatch, IsAnArrayOfTimeEventsAndRank) {

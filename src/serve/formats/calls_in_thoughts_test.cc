@@ -15,13 +15,13 @@ OutputParser::Options hermes(ReasoningStart reasoning) {
   return {answers_named("hermes"), reasoning, "call_"};
 }
 
-const std::string kWeather =
+const std::string kWeatherThought =
     "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"K\u00f6ln\"}}\n</tool_call>";
-const std::string kTime = "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>";
+const std::string kTimeThought = "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>";
 
 // Models are seen to call in the middle of a thought and to end there. The call is what an agent waits for.
 TEST(CallsInThoughts, AtTheEndAreCalls) {
-  const std::string two = kWeather + "\n" + kTime;
+  const std::string two = kWeatherThought + "\n" + kTimeThought;
   const std::string coder_call =
       "<tool_call>\n<function=f>\n<parameter=n>\n7\n</parameter>\n</function>\n</tool_call>\n";
   const std::vector<Call> calls = {{"weather", "{\"city\": \"K\u00f6ln\"}"}, {"time", "{}"}};
@@ -32,8 +32,8 @@ TEST(CallsInThoughts, AtTheEndAreCalls) {
            std::tuple(hermes(ReasoningStart::kClosed), "<think>\n" + two, Message{"", "", calls}),
            std::tuple(hermes(ReasoningStart::kOpen), "<tool_call> begins it. <tool_call>{" + two,
                       Message{"", "<tool_call> begins it. <tool_call>{", calls}),
-           std::tuple(hermes(ReasoningStart::kOpen), "Maybe " + kTime + "? No. " + kWeather,
-                      Message{"", "Maybe " + kTime + "? No.", {calls[0]}}),
+           std::tuple(hermes(ReasoningStart::kOpen), "Maybe " + kTimeThought + "? No. " + kWeatherThought,
+                      Message{"", "Maybe " + kTimeThought + "? No.", {calls[0]}}),
            std::tuple(coder, "Hm.\n" + coder_call, Message{"", "Hm.", {{"f", "{\"n\": 7}"}}}),
        }) {
     EXPECT_EQ(parse(options, text), expected) << text;
@@ -43,19 +43,19 @@ TEST(CallsInThoughts, AtTheEndAreCalls) {
 
 TEST(CallsInThoughts, ElsewhereAreThoughts) {
   for (const std::string& text : std::vector<std::string>{
-           "Maybe " + kTime + "?",                                        // it goes on
+           "Maybe " + kTimeThought + "?",                                        // it goes on
            "Maybe <tool_call>\n{\"name\": \"time\", \"arguments\": {}}",  // cut off
            "Maybe <tool_call>\n{\"name\": \"time\"}",
            "Maybe <tool_call>\n</tool_call>",
-           "Maybe " + kTime + "</thi",
+           "Maybe " + kTimeThought + "</thi",
        }) {
     EXPECT_EQ(parse(hermes(ReasoningStart::kOpen), text), (Message{"", text, {}}));
     expect_same_however_cut(hermes(ReasoningStart::kOpen), text);
   }
   const OutputParser::Options no_tools{answers_named("none"), ReasoningStart::kOpen, "call_"};
-  EXPECT_EQ(parse(no_tools, kTime), (Message{"", kTime, {}})) << "the request has no tools";
-  const std::string closed = "Maybe " + kTime + "\n</think>\nYes.";
-  EXPECT_EQ(parse(hermes(ReasoningStart::kOpen), closed), (Message{"Yes.", "Maybe " + kTime, {}}));
+  EXPECT_EQ(parse(no_tools, kTimeThought), (Message{"", kTimeThought, {}})) << "the request has no tools";
+  const std::string closed = "Maybe " + kTimeThought + "\n</think>\nYes.";
+  EXPECT_EQ(parse(hermes(ReasoningStart::kOpen), closed), (Message{"Yes.", "Maybe " + kTimeThought, {}}));
   expect_same_however_cut(hermes(ReasoningStart::kOpen), closed);
 }
 
@@ -63,8 +63,8 @@ TEST(CallsInThoughts, WhatProvesToBeNoCallIsStreamedOn) {
   OutputParser parser(hermes(ReasoningStart::kOpen));
   EXPECT_EQ(parser.push("A <tool_call>").reasoning(), "A");
   EXPECT_EQ(parser.push(" mark").reasoning(), " <tool_call> mark");
-  EXPECT_EQ(parser.push(" " + kTime).reasoning(), "");
-  EXPECT_EQ(parser.push(" is one").reasoning(), " " + kTime + " is one");
+  EXPECT_EQ(parser.push(" " + kTimeThought).reasoning(), "");
+  EXPECT_EQ(parser.push(" is one").reasoning(), " " + kTimeThought + " is one");
 }
 
 }  // namespace

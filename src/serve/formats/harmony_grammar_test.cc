@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMost = 2048;  // ids of the pocket models
-constexpr const char* kTools = R"("tools": [
+constexpr const char* kHarmonyTools = R"("tools": [
     {"type": "function", "function": {"name": "weather", "strict": true, "parameters": {"type": "object",
      "properties": {"place": {"type": "string"}}, "required": ["place"], "additionalProperties": false}}},
     {"type": "function", "function": {"name": "clock"}}])";
@@ -63,7 +63,7 @@ class HarmonyGrammar : public ::testing::Test {
   }
 
   GrammarSpec of_tools(const std::string& choice, ReasoningStart start = ReasoningStart::kClosed) const {
-    const std::string body = "{" + std::string(kTools) + choice + "}";
+    const std::string body = "{" + std::string(kHarmonyTools) + choice + "}";
     const json parsed = json::parse(body);
     FieldReader in(parsed);
     ToolRequest request;
@@ -128,7 +128,7 @@ TEST_F(HarmonyGrammar, AStrictToolLeavesTextFree) {
 }
 
 TEST_F(HarmonyGrammar, ACallOrJson) {
-  const std::string body = "{" + std::string(kTools) + "}";
+  const std::string body = "{" + std::string(kHarmonyTools) + "}";
   const json parsed = json::parse(body);
   FieldReader in(parsed);
   ToolRequest request;

@@ -14,9 +14,9 @@ OutputParser::Options mistral() {
   return {answers_named("mistral"), ReasoningStart::kOff, "call_", kTools};
 }
 
-const Call kWeather{"weather", "{\"city\": \"K\u00f6ln [{]}\"}"};
-const Call kTime{"time", "{}"};
-const std::string kWeatherObject = "{\"name\": \"weather\", \"arguments\": " + kWeather.arguments + "}";
+const Call kWeatherCall{"weather", "{\"city\": \"K\u00f6ln [{]}\"}"};
+const Call kTimeCall{"time", "{}"};
+const std::string kWeatherObject = "{\"name\": \"weather\", \"arguments\": " + kWeatherCall.arguments + "}";
 const std::string kTimeObject = "{\"name\": \"time\", \"arguments\": {}}";
 
 TEST(MistralCalls, Lists) {
@@ -24,19 +24,19 @@ TEST(MistralCalls, Lists) {
   for (const std::string& text :
        {"[TOOL_CALLS] " + both, "[TOOL_CALLS]" + both + "\n", both, " " + both, "\n[TOOL_CALLS]\n" + both,
         "[TOOL_CALLS][ " + kWeatherObject + " ,\n" + R"({"arguments": {}, "name": "time", "id": "abcdef123"}])"}) {
-    EXPECT_EQ(parse(mistral(), text), (Message{"", "", {kWeather, kTime}})) << text;
+    EXPECT_EQ(parse(mistral(), text), (Message{"", "", {kWeatherCall, kTimeCall}})) << text;
     expect_same_however_cut(mistral(), text);
   }
 }
 
 TEST(MistralCalls, Named) {
-  const std::string& city = kWeather.arguments;
+  const std::string& city = kWeatherCall.arguments;
   for (const std::string& text :
        {"[TOOL_CALLS]weather[ARGS]" + city + "[TOOL_CALLS]time[ARGS]{}",
         "[TOOL_CALLS]weather[CALL_ID]abcdef123[ARGS]" + city + "[TOOL_CALLS]time[CALL_ID]abcdef124[ARGS]{}",
         "[TOOL_CALLS]weather" + city + "\n[TOOL_CALLS]time {}", "weather" + city + "time{}",
         "weatherabcdef123" + city + "timeabcdef124{}\n", "\nweather[ARGS]" + city + "[TOOL_CALLS]time[ARGS] {}"}) {
-    EXPECT_EQ(parse(mistral(), text), (Message{"", "", {kWeather, kTime}})) << text;
+    EXPECT_EQ(parse(mistral(), text), (Message{"", "", {kWeatherCall, kTimeCall}})) << text;
     expect_same_however_cut(mistral(), text);
   }
 }
@@ -54,8 +54,8 @@ TEST(MistralCalls, MarkedNamesNeedNotBeKnown) {
 
 TEST(MistralCalls, TheTextAroundThem) {
   EXPECT_EQ(parse(mistral(), "Let me see.\n[TOOL_CALLS]time[ARGS]{}\nBye."),
-            (Message{"Let me see.\nBye.", "", {kTime}}));
-  EXPECT_EQ(parse(mistral(), "A[1] [TOOL_CALLS] [" + kTimeObject + "]"), (Message{"A[1]", "", {kTime}}));
+            (Message{"Let me see.\nBye.", "", {kTimeCall}}));
+  EXPECT_EQ(parse(mistral(), "A[1] [TOOL_CALLS] [" + kTimeObject + "]"), (Message{"A[1]", "", {kTimeCall}}));
 }
 
 TEST(MistralCalls, AreStreamed) {
@@ -98,18 +98,18 @@ TEST(MistralCalls, WhatIsNoCallIsContent) {
     EXPECT_EQ(parse(mistral(), text), (Message{text, "", {}}));
     expect_same_however_cut(mistral(), text);
   }
-  EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]oops\n[TOOL_CALLS]time[ARGS]{}"), (Message{"[TOOL_CALLS]oops", "", {kTime}}));
+  EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]oops\n[TOOL_CALLS]time[ARGS]{}"), (Message{"[TOOL_CALLS]oops", "", {kTimeCall}}));
   EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]" + std::string(2000, 'a') + "{}").calls.size(), 0u);
 }
 
 TEST(MistralCalls, BrokenAndCutOff) {
   for (const std::string& text : {"[TOOL_CALLS] [" + kTimeObject, "[" + kTimeObject + " ", std::string("time{}"),
                                   std::string("[TOOL_CALLS] [{\"name\": \"time\", \"arguments\": {}")}) {
-    EXPECT_EQ(parse(mistral(), text), (Message{"", "", {kTime}})) << text;
+    EXPECT_EQ(parse(mistral(), text), (Message{"", "", {kTimeCall}})) << text;
   }
-  EXPECT_EQ(parse(mistral(), "[TOOL_CALLS] [" + kTimeObject + ", 7]"), (Message{", 7]", "", {kTime}}));
-  EXPECT_EQ(parse(mistral(), "[" + kTimeObject + ", "), (Message{", ", "", {kTime}}));
-  EXPECT_EQ(parse(mistral(), "[" + kTimeObject + " Bye."), (Message{" Bye.", "", {kTime}}));
+  EXPECT_EQ(parse(mistral(), "[TOOL_CALLS] [" + kTimeObject + ", 7]"), (Message{", 7]", "", {kTimeCall}}));
+  EXPECT_EQ(parse(mistral(), "[" + kTimeObject + ", "), (Message{", ", "", {kTimeCall}}));
+  EXPECT_EQ(parse(mistral(), "[" + kTimeObject + " Bye."), (Message{" Bye.", "", {kTimeCall}}));
   EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]f[ARGS]{\"a\": \"b").calls, (std::vector<Call>{{"f", "{\"a\": \"b\"}"}}));
   EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]f[ARGS]{\"a\": 1]x"), (Message{"]x", "", {{"f", "{\"a\": 1}"}}}));
 }

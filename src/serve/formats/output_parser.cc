@@ -10,7 +10,7 @@
 namespace volley::serve {
 namespace {
 
-constexpr std::string_view kCall = "<tool_call>";
+constexpr std::string_view kCallTag = "<tool_call>";
 constexpr std::string_view kCallEnd = "</tool_call>";
 
 // Reasoning comes first and once; everything behind it goes to the next stage.
@@ -94,9 +94,9 @@ class ReasoningStage final : public OutputStage {
       return;
     }
     marker_ += c;
-    if (kThinkEnd.starts_with(marker_) || (may_call && kCall.starts_with(marker_))) {
+    if (kThinkEnd.starts_with(marker_) || (may_call && kCallTag.starts_with(marker_))) {
       if (marker_ == kThinkEnd) place_ = Place::kGap;
-      if (marker_ == kCall) begin_calls();
+      if (marker_ == kCallTag) begin_calls();
       return;
     }
     marker_.pop_back();
@@ -115,7 +115,7 @@ class ReasoningStage final : public OutputStage {
     held_ = std::exchange(blank_, {}) + std::exchange(marker_, {});
     probe_ = options_.format->stage(options_);
     probed_.emplace("");
-    probe_->push(kCall, *probed_);
+    probe_->push(kCallTag, *probed_);
   }
 
   // All of held_ may still be calls.

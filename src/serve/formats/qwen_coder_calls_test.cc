@@ -24,7 +24,7 @@ std::string call(const std::string& name, const std::string& parameters) {
   return "<tool_call>\n<function=" + name + ">\n" + parameters + "</function>\n</tool_call>";
 }
 
-const std::string kTime = call("time", "");
+const std::string kCoderTime = call("time", "");
 
 TEST(QwenCoderCalls, ValuesHaveTheTypesOfTheSchema) {
   const std::string text = call("write", parameter("path", "a \"b\"\\\n\tc") + parameter("lines", "7") +
@@ -52,7 +52,7 @@ TEST(QwenCoderCalls, TextKeepsItsWhiteSpace) {
 }
 
 TEST(QwenCoderCalls, SeveralCallsAndTheTextAroundThem) {
-  const std::string text = "Let me see.\n\n" + call("write", parameter("path", "K\u00f6ln")) + "\n" + kTime + "\nBye.";
+  const std::string text = "Let me see.\n\n" + call("write", parameter("path", "K\u00f6ln")) + "\n" + kCoderTime + "\nBye.";
   EXPECT_EQ(parse(coder(), text),
             (Message{"Let me see.\nBye.", "", {{"write", "{\"path\": \"K\u00f6ln\"}"}, {"time", "{}"}}}));
   expect_same_however_cut(coder(), text);
@@ -78,7 +78,7 @@ TEST(QwenCoderCalls, WhatIsNoCallIsContent) {
     EXPECT_EQ(parse(coder(), text), (Message{text, "", {}}));
     expect_same_however_cut(coder(), text);
   }
-  EXPECT_EQ(parse(coder(), "<tool_call>oops " + kTime), (Message{"<tool_call>oops", "", {{"time", "{}"}}}));
+  EXPECT_EQ(parse(coder(), "<tool_call>oops " + kCoderTime), (Message{"<tool_call>oops", "", {{"time", "{}"}}}));
 }
 
 // As the model is seen to write them: without <tool_call>, then of a tool that there is alone.
@@ -98,13 +98,13 @@ TEST(QwenCoderCalls, WithoutTheFirstMarker) {
 TEST(QwenCoderCalls, ValuesWithoutTheirEnd) {
   const std::string open = "<tool_call>\n<function=write>\n<parameter=path>\n";
   const std::string end = "\n</function>\n</tool_call>";
-  EXPECT_EQ(parse(coder(), open + "a" + end + "\n" + kTime),
+  EXPECT_EQ(parse(coder(), open + "a" + end + "\n" + kCoderTime),
             (Message{"", "", {{"write", R"({"path": "a"})"}, {"time", "{}"}}}));
   EXPECT_EQ(parse(coder(), open + "a\n<parameter=lines>\n7" + end + " Bye"),
             (Message{" Bye", "", {{"write", R"({"path": "a", "lines": 7})"}}}));
   EXPECT_EQ(parse(coder(), open + "a\n</function>").calls, (std::vector<Call>{{"write", R"({"path": "a"})"}}));
   // The value has no byte: the line break before it is the form's.
-  EXPECT_EQ(parse(coder(), open + "</function>\n</tool_call>" + kTime),
+  EXPECT_EQ(parse(coder(), open + "</function>\n</tool_call>" + kCoderTime),
             (Message{"", "", {{"write", R"({"path": ""})"}, {"time", "{}"}}}));
   EXPECT_EQ(parse(coder(), open + "<parameter=lines>\n7" + end).calls,
             (std::vector<Call>{{"write", R"({"path": "", "lines": 7})"}}));
@@ -116,7 +116,7 @@ TEST(QwenCoderCalls, ValuesWithoutTheirEnd) {
             (std::vector<Call>{{"write", "{\"path\": " + json_quote(text) + "}"}}));
   EXPECT_EQ(parse(coder(), open + "a\n</func").calls, (std::vector<Call>{{"write", "{\"path\": \"a\\n</func\"}"}}));
   for (const std::string& body :
-       {"</function>\n</tool_call>" + kTime, "<parameter=lines>\n7" + end, "<parameter=x>" + end, "a" + end + kTime,
+       {"</function>\n</tool_call>" + kCoderTime, "<parameter=lines>\n7" + end, "<parameter=x>" + end, "a" + end + kCoderTime,
         "a\n<parameter=lines>\n7" + end, text + "\n</parameter>" + end, std::string("a\n</function>"),
         std::string("a\n</func")}) {
     expect_same_however_cut(coder(), open + body);
@@ -128,7 +128,7 @@ TEST(QwenCoderCalls, BrokenAndCutOff) {
   const std::string open = "<tool_call>\n<function=write>\n" + parameter("lines", "7");
   const Call write{"write", "{\"lines\": 7}"};
   EXPECT_EQ(parse(coder(), open + "</tool_call>"), (Message{"", "", {write}}));
-  EXPECT_EQ(parse(coder(), open + "</tool_call>\n" + kTime), (Message{"", "", {write, {"time", "{}"}}}));
+  EXPECT_EQ(parse(coder(), open + "</tool_call>\n" + kCoderTime), (Message{"", "", {write, {"time", "{}"}}}));
   EXPECT_EQ(parse(coder(), open + "<para>"), (Message{"\n<para>", "", {write}}));
   EXPECT_EQ(parse(coder(), open + "<parameter=a\n"), (Message{"\n<parameter=a\n", "", {write}}));
   EXPECT_EQ(parse(coder(), open + "</function>"), (Message{"", "", {write}}));

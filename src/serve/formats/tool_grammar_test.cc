@@ -29,7 +29,7 @@ constexpr const char* kAutoAllowed = R"("tool_choice": {"type": "allowed_tools",
     "tools": [{"type": "function", "function": {"name": "weather"}}]}})";
 constexpr const char* kAutoOne = R"("parallel_tool_calls": false)";
 
-const std::string kWeather =
+const std::string kCalledWeather =
     "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bonn\", \"days\": 3}}\n</tool_call>";
 const std::string kSay = "<tool_call>\n{\"name\": \"say \\\"hi\\\"\", \"arguments\": {\"city\": true}}\n</tool_call>";
 
@@ -81,10 +81,10 @@ class ToolGrammarTest : public text::GrammarTest {
 TEST_F(ToolGrammarTest, RequiredHermesCalls) {
   const GrammarSpec required = grammar(hermes(), kRequired);
   expect_accepted(required,
-                  {kWeather, kSay, kWeather + "\n" + kSay + "\n" + kWeather,
+                  {kCalledWeather, kSay, kCalledWeather + "\n" + kSay + "\n" + kCalledWeather,
                    "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>"});
   expect_refused(required,
-                 {"", "Hello.", "Hello. " + kWeather, kWeather + kSay, kWeather + "\nBye.",
+                 {"", "Hello.", "Hello. " + kCalledWeather, kCalledWeather + kSay, kCalledWeather + "\nBye.",
                   "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>",
                   "<tool_call>\n{\"name\": \"weather\", \"arguments\": {}}\n</tool_call>",
                   "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": true}}\n</tool_call>",
@@ -93,37 +93,37 @@ TEST_F(ToolGrammarTest, RequiredHermesCalls) {
 }
 
 TEST_F(ToolGrammarTest, OneCallAndANamedCall) {
-  expect_accepted(grammar(hermes(), kRequiredOne), {kWeather, kSay});
-  expect_refused(grammar(hermes(), kRequiredOne), {"", kWeather + "\n" + kSay});
-  expect_accepted(grammar(hermes(), kNamed), {kWeather});
-  expect_refused(grammar(hermes(), kNamed), {"", kSay, kWeather + "\n" + kWeather});
+  expect_accepted(grammar(hermes(), kRequiredOne), {kCalledWeather, kSay});
+  expect_refused(grammar(hermes(), kRequiredOne), {"", kCalledWeather + "\n" + kSay});
+  expect_accepted(grammar(hermes(), kNamed), {kCalledWeather});
+  expect_refused(grammar(hermes(), kNamed), {"", kSay, kCalledWeather + "\n" + kCalledWeather});
 }
 
 // Text is free, but what a marker begins is a call that is allowed.
 TEST_F(ToolGrammarTest, AutoHoldsCallsToTheirForm) {
   const GrammarSpec allowed = grammar(hermes(), kAutoAllowed);
-  expect_accepted(allowed, {"", "Hello <b>, <tool_cal", kWeather, "Let me see.\n" + kWeather, kWeather + kWeather,
-                            kWeather + "\nand\n" + kWeather + "\nBye."});
-  expect_refused(allowed, {kSay, "Hm: " + kSay, "<tool_call>", "a <tool_call> b", kWeather + "<tool_call>\nx"});
+  expect_accepted(allowed, {"", "Hello <b>, <tool_cal", kCalledWeather, "Let me see.\n" + kCalledWeather, kCalledWeather + kCalledWeather,
+                            kCalledWeather + "\nand\n" + kCalledWeather + "\nBye."});
+  expect_refused(allowed, {kSay, "Hm: " + kSay, "<tool_call>", "a <tool_call> b", kCalledWeather + "<tool_call>\nx"});
   const GrammarSpec one = grammar(hermes(), kAutoOne);
-  expect_accepted(one, {"", "Hello.", kSay, "Hm: " + kWeather});
-  expect_refused(one, {kWeather + kWeather, kWeather + "\nBye."});
+  expect_accepted(one, {"", "Hello.", kSay, "Hm: " + kCalledWeather});
+  expect_refused(one, {kCalledWeather + kCalledWeather, kCalledWeather + "\nBye."});
 }
 
 TEST_F(ToolGrammarTest, ReasoningComesFirst) {
   const GrammarSpec closed = grammar(hermes(), kNamed, ReasoningStart::kClosed);
-  expect_accepted(closed, {kWeather, "<think>\nHm </b>.\n</think>\n\n" + kWeather, "<think></think>" + kWeather});
-  expect_refused(closed, {"Hm." + kWeather, "<think>\n" + kWeather, "<think>Hm.</think>Hm." + kWeather});
+  expect_accepted(closed, {kCalledWeather, "<think>\nHm </b>.\n</think>\n\n" + kCalledWeather, "<think></think>" + kCalledWeather});
+  expect_refused(closed, {"Hm." + kCalledWeather, "<think>\n" + kCalledWeather, "<think>Hm.</think>Hm." + kCalledWeather});
   const GrammarSpec open = grammar(hermes(), kNamed, ReasoningStart::kOpen);
-  expect_accepted(open, {"Hm.\n</think>\n\n" + kWeather, "</think>" + kWeather});
-  expect_refused(open, {kWeather, "Hm.", "Hm.</think>"});
+  expect_accepted(open, {"Hm.\n</think>\n\n" + kCalledWeather, "</think>" + kCalledWeather});
+  expect_refused(open, {kCalledWeather, "Hm.", "Hm.</think>"});
 }
 
 TEST_F(ToolGrammarTest, Llama) {
   const std::string weather = "{\"name\": \"weather\", \"parameters\": {\"city\": \"Bonn\"}}";
   const std::string say = "{\"name\": \"say \\\"hi\\\"\", \"parameters\": {\"city\": false}}";
   expect_accepted(grammar(llama(), kRequired), {weather, say, weather + "; " + say});
-  expect_refused(grammar(llama(), kRequired), {"", "Hello.", kWeather, weather + say, weather + ";", "{}"});
+  expect_refused(grammar(llama(), kRequired), {"", "Hello.", kCalledWeather, weather + say, weather + ";", "{}"});
   expect_accepted(grammar(llama(), kNamed), {weather});
   expect_refused(grammar(llama(), kNamed), {say, weather + "; " + weather});
   expect_accepted(grammar(llama(), kAutoAllowed), {"", "Hello {}.", "\n a", weather, weather + "; " + weather});
@@ -152,7 +152,7 @@ TEST_F(ToolGrammarTest, QwenCoder) {
   expect_accepted(required, {weather, say, coder_call("weather", parameter("city", "Köln")), weather + "\n" + say});
   expect_refused(
       required,
-      {"", "Hello.", kWeather, weather + say, coder_call("weather", ""), coder_call("other", ""),
+      {"", "Hello.", kCalledWeather, weather + say, coder_call("weather", ""), coder_call("other", ""),
        coder_call("weather", parameter("city", "Berlin")), coder_call("weather", bonn + parameter("days", "10")),
        coder_call("weather", bonn + parameter("days", "\"3\"")), coder_call("weather", bonn + parameter("hours", "3")),
        coder_call("say \"hi\"", parameter("city", "True"))});
@@ -215,7 +215,7 @@ TEST_F(ToolGrammarTest, CallsOrJson) {
   const std::string named = R"([TOOL_CALLS]weather[ARGS]{"city": "Bonn"})";
   const std::string bare = R"({"name": "weather", "parameters": {"city": "Bonn"}})";
   const std::string tagged = coder_call("weather", parameter("city", "Bonn"));
-  const std::tuple<OutputFormat, std::string, std::string> formats[] = {{hermes(), kWeather, kWeather + "\n" + kSay},
+  const std::tuple<OutputFormat, std::string, std::string> formats[] = {{hermes(), kCalledWeather, kCalledWeather + "\n" + kSay},
                                                                         {coder(), tagged, tagged + "\n" + tagged},
                                                                         {llama(), bare, bare + "; " + bare},
                                                                         {mistral(false), list, list},
@@ -326,9 +326,9 @@ class MarkerTokensTest : public testing::Test {
 
 TEST_F(MarkerTokensTest, CallsUseTheTokens) {
   const GrammarSpec required = grammar(with_tokens("hermes"), kRequired);
-  EXPECT_TRUE(accepts(required, kWeather));
-  EXPECT_TRUE(accepts(required, kWeather + "\n" + kSay));
-  EXPECT_FALSE(accepts(required, kWeather + "\nBye."));
+  EXPECT_TRUE(accepts(required, kCalledWeather));
+  EXPECT_TRUE(accepts(required, kCalledWeather + "\n" + kSay));
+  EXPECT_FALSE(accepts(required, kCalledWeather + "\nBye."));
   std::vector<TokenId> spelt;
   for (const std::string part : {"<tool", "_call>\n{"}) {
     const auto ids = tokenizer_->encode(part, false);
@@ -341,16 +341,16 @@ TEST_F(MarkerTokensTest, TextAndReasoning) {
   const GrammarSpec allowed = grammar(with_tokens("hermes"), kAutoAllowed);
   EXPECT_TRUE(accepts(allowed, "Hello."));
   EXPECT_TRUE(accepts(allowed, ""));
-  EXPECT_TRUE(accepts(allowed, "Hm: " + kWeather + "\n" + kWeather + " Bye."));
+  EXPECT_TRUE(accepts(allowed, "Hm: " + kCalledWeather + "\n" + kCalledWeather + " Bye."));
   EXPECT_FALSE(accepts(allowed, kSay));
   const GrammarSpec closed = grammar(with_tokens("hermes"), kNamed, ReasoningStart::kClosed);
-  EXPECT_TRUE(accepts(closed, kWeather));
-  EXPECT_TRUE(accepts(closed, "<think>\nHm.\n</think>\n\n" + kWeather));
-  EXPECT_TRUE(accepts(closed, "<think></think>" + kWeather));
-  EXPECT_FALSE(accepts(closed, "Hm." + kWeather));
+  EXPECT_TRUE(accepts(closed, kCalledWeather));
+  EXPECT_TRUE(accepts(closed, "<think>\nHm.\n</think>\n\n" + kCalledWeather));
+  EXPECT_TRUE(accepts(closed, "<think></think>" + kCalledWeather));
+  EXPECT_FALSE(accepts(closed, "Hm." + kCalledWeather));
   const GrammarSpec open = grammar(with_tokens("hermes"), kNamed, ReasoningStart::kOpen);
-  EXPECT_TRUE(accepts(open, "Hm.\n</think>\n\n" + kWeather));
-  EXPECT_FALSE(accepts(open, kWeather));
+  EXPECT_TRUE(accepts(open, "Hm.\n</think>\n\n" + kCalledWeather));
+  EXPECT_FALSE(accepts(open, kCalledWeather));
 }
 
 // Mistral's markers are special tokens: text does not show them, and still the calls are found.

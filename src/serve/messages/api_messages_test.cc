@@ -7,11 +7,11 @@
 namespace volley::serve {
 namespace {
 
-constexpr const char* kPath = "/v1/messages";
+constexpr const char* kMessagesPath = "/v1/messages";
 
 class ApiMessagesTest : public ApiTest {
  protected:
-  json ask(Api& api, const json& body) { return ApiTest::ask(api, kPath, body); }
+  json ask(Api& api, const json& body) { return ApiTest::ask(api, kMessagesPath, body); }
   static json hello() { return json::parse(R"({"max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]})"); }
 };
 
@@ -58,7 +58,7 @@ TEST_F(ApiMessagesTest, BlocksBecomeTurns) {
       {"type": "tool_result", "tool_use_id": "c2", "is_error": true, "content": [{"type": "text", "text": "two"}]},
       {"type": "tool_result", "tool_use_id": "c3"},
       {"type": "text", "text": "more"}]}]})";
-  ASSERT_EQ(answer(api, post(kPath, body)).response->status, 200);
+  ASSERT_EQ(answer(api, post(kMessagesPath, body)).response->status, 200);
   EXPECT_EQ(json::parse(prompt(engine).substr(0, prompt(engine).find("|{"))), json::parse(R"([
     {"role": "user", "content": "1\n2"},
     {"role": "assistant", "content": "so", "reasoning_content": "hm", "tool_calls": [
@@ -79,11 +79,11 @@ TEST_F(ApiMessagesTest, PastCallsNeedNoInput) {
            input + R"(}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}]})";
   };
   for (const char* input : {"", R"(, "input": null)", R"(, "input": "")", R"(, "input": {})"}) {
-    ASSERT_EQ(answer(api, post(kPath, body(input))).response->status, 200) << input;
+    ASSERT_EQ(answer(api, post(kMessagesPath, body(input))).response->status, 200) << input;
     EXPECT_NE(prompt(engine).find(R"("name":"f","arguments":"{}")"), std::string::npos) << prompt(engine);
   }
   for (const char* input : {R"(, "input": "x")", R"(, "input": [])", R"(, "input": 7)"}) {
-    EXPECT_EQ(answer(api, post(kPath, body(input))).response->status, 400) << input;
+    EXPECT_EQ(answer(api, post(kMessagesPath, body(input))).response->status, 400) << input;
   }
 }
 
@@ -124,7 +124,7 @@ TEST_F(ApiMessagesTest, BlocksAndEventsAreTheSameHoweverTheTextIsCut) {
     EXPECT_NE(prompt(engine).find(R"({"enable_thinking":true})"), std::string::npos);
 
     body["stream"] = true;
-    const std::string stream = answer(api, post(kPath, body.dump())).events;
+    const std::string stream = answer(api, post(kMessagesPath, body.dump())).events;
     const std::vector<json> events = stream_data(stream);
     ASSERT_GT(events.size(), 8u);
     EXPECT_EQ(events[0].at("type"), "message_start");
@@ -162,7 +162,7 @@ TEST_F(ApiMessagesTest, SaysWhyItStopped) {
     EXPECT_EQ(message.at("stop_reason"), reason);
     EXPECT_EQ(message.at("stop_sequence"), sequence);
     body["stream"] = true;
-    const auto events = stream_data(answer(api, post(kPath, body.dump())).events);
+    const auto events = stream_data(answer(api, post(kMessagesPath, body.dump())).events);
     EXPECT_EQ(events[events.size() - 2].at("delta"), json({{"stop_reason", reason}, {"stop_sequence", sequence}}));
   }
 }
@@ -230,7 +230,7 @@ TEST_F(ApiMessagesTest, CountsThePromptsTokens) {
 TEST_F(ApiMessagesTest, TakesTheKeyOfEitherHeader) {
   FakeEngine engine;
   Api api(engine, with(&ServerOptions::api_keys, {"sesame"}));
-  HttpRequest request = post(kPath, hello().dump());
+  HttpRequest request = post(kMessagesPath, hello().dump());
   EXPECT_EQ(answer(api, request).response->status, 401);
   request.api_key = "sesam";
   EXPECT_EQ(answer(api, request).response->status, 401);
@@ -275,7 +275,7 @@ TEST_F(ApiMessagesTest, RefusesByName) {
   for (const auto& [fields, param] : cases) {
     json body = hello();
     body.update(json::parse(fields));
-    const Answer got = answer(api, post(kPath, body.dump()));
+    const Answer got = answer(api, post(kMessagesPath, body.dump()));
     EXPECT_EQ(got.response->status, 400) << fields;
     EXPECT_EQ(got.body().at("error").at("param"), param) << fields;
   }
@@ -295,7 +295,7 @@ TEST_F(ApiMessagesTest, ErrorsNameItsOwnFields) {
   for (const auto& [fields, part] : cases) {
     json body = with_tools(hello());
     body.update(json::parse(fields));
-    const Answer got = answer(api, post(kPath, body.dump()));
+    const Answer got = answer(api, post(kMessagesPath, body.dump()));
     EXPECT_EQ(got.response->status, 400) << fields;
     EXPECT_NE(got.body().at("error").at("message").get<std::string>().find(part), std::string::npos) << got.body();
   }
@@ -315,7 +315,7 @@ TEST_F(ApiMessagesTest, FieldsOfChatsThatAskForNothingAreTaken) {
         R"({"mcp_servers": [], "container": null, "add_generation_prompt": true, "continue_final_message": false})"}) {
     json body = hello();
     body.update(json::parse(fields));
-    const Answer got = answer(api, post(kPath, body.dump()));
+    const Answer got = answer(api, post(kMessagesPath, body.dump()));
     EXPECT_EQ(got.response->status, 200) << got.response->body;
   }
 }
@@ -331,7 +331,7 @@ TEST_F(ApiMessagesTest, ErrorsHaveTheFormOfTheApi) {
     EXPECT_NE(bytes.find("\r\nRequest-Id: req-7\r\n"), std::string::npos);
     return json::parse(bytes.substr(bytes.find("\r\n\r\n") + 4));
   };
-  HttpRequest request = post(kPath, "{}");
+  HttpRequest request = post(kMessagesPath, "{}");
   EXPECT_EQ(body_of(request).at("error").at("type"), "authentication_error");
   request.api_key = "sesame";
   const json wrong = body_of(request);
@@ -354,7 +354,7 @@ TEST_F(ApiMessagesTest, AStreamThatFailsSaysSo) {
   Api api(engine, make_options());
   json body = hello();
   body["stream"] = true;
-  const auto events = stream_data(answer(api, post(kPath, body.dump())).events);
+  const auto events = stream_data(answer(api, post(kMessagesPath, body.dump())).events);
   EXPECT_EQ(events.back(),
             json::parse(R"({"type": "error", "error": {"type": "api_error", "message": "the device is lost"}})"));
 }

@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr const char* kPath = "/v1/messages";
+constexpr const char* kMessages = "/v1/messages";
 
 class MessagesBlocksTest : public ApiTest {
  protected:
@@ -22,7 +22,7 @@ class MessagesBlocksTest : public ApiTest {
     json body = {{"max_tokens", 5}, {"messages", messages}};
     if (!tools.is_null()) body["tools"] = tools;
     body.update(more);
-    const Answer got = answer(api, post(kPath, body.dump()));
+    const Answer got = answer(api, post(kMessages, body.dump()));
     EXPECT_EQ(got.response->status, 200) << got.response->body;
     if (engine.submitted().empty()) return {};
     const std::string text = engine.decode(engine.submitted().back().prompt, false);
@@ -36,7 +36,7 @@ class MessagesBlocksTest : public ApiTest {
     Api api(engine, make_options());
     json body = {{"max_tokens", 5}, {"messages", messages}};
     if (!tools.is_null()) body["tools"] = tools;
-    const Answer got = answer(api, post(kPath, body.dump()));
+    const Answer got = answer(api, post(kMessages, body.dump()));
     EXPECT_EQ(got.response->status, 400) << messages;
     return got.body().at("error").value("message", "");
   }
@@ -170,7 +170,7 @@ TEST_F(MessagesBlocksTest, HostedToolsAreLeftOutAndNamed) {
     FakeEngine engine;
     Api api(engine, make_options());
     const json body = {{"max_tokens", 5}, {"messages", json::array({said("user", "A")})}, {"tools", tools}};
-    const Answer got = answer(api, post(kPath, body.dump()));
+    const Answer got = answer(api, post(kMessages, body.dump()));
     ASSERT_EQ(got.response->status, 200) << got.response->body;
     EXPECT_EQ(header(got.response->headers, "X-Volley-Ignored-Tools"), named);
     EXPECT_EQ(names(prompt_of(json::array({said("user", "A")}), tools).second), shown);
@@ -181,7 +181,7 @@ TEST_F(MessagesBlocksTest, HostedToolsAreLeftOutAndNamed) {
   const json body = {{"max_tokens", 5},
                      {"messages", json::array({said("user", "A")})},
                      {"tools", json::array({tool("f"), hosted("web_search_20250305")})}};
-  const Answer got = answer(api, post(kPath, body.dump()));
+  const Answer got = answer(api, post(kMessages, body.dump()));
   EXPECT_EQ(got.response->status, 400);
   EXPECT_THAT(got.response->body, HasSubstr("tools[1] is of type \\\"web_search_20250305\\\""));
 
@@ -199,14 +199,14 @@ TEST_F(MessagesBlocksTest, OmittedThoughtsComeBackByTheirSignature) {
   json body = {{"max_tokens", 50},
                {"messages", json::array({said("user", "A")})},
                {"thinking", {{"type", "adaptive"}, {"display", "omitted"}}}};
-  const json content = answer(api, post(kPath, body.dump())).body().at("content");
+  const json content = answer(api, post(kMessages, body.dump())).body().at("content");
   ASSERT_EQ(content.size(), 2u);
   EXPECT_EQ(content[0].at("thinking"), "");
   EXPECT_EQ(content[1].at("text"), "So.");
 
   body["stream"] = true;
   std::string signature;
-  for (const std::string& data : stream_events(answer(api, post(kPath, body.dump())).events)) {
+  for (const std::string& data : stream_events(answer(api, post(kMessages, body.dump())).events)) {
     const json delta = json::parse(data).value("delta", json::object());
     EXPECT_FALSE(delta.contains("thinking"));
     signature += delta.value("signature", "");

@@ -11,7 +11,7 @@ namespace volley::serve {
 namespace {
 
 using nlohmann::json;
-using Kind = ResponseTool::Kind;
+using ToolKind = ResponseTool::Kind;
 
 constexpr std::string_view kDefaultSpace = "functions";  // OpenAI's name for what is in no other
 constexpr std::string_view kSearch = "tool_search";
@@ -73,7 +73,7 @@ class ResponseTools::Reader {
   bool read_function(const json& tool, std::string_view raw, const std::string& where) {
     const std::string name = text_member(tool, "name");
     if (name.empty()) return wrong(where + R"( must be an object with "type": "function" and a "name".)");
-    return add_function({Kind::kFunction, name, space_}, description_of(tool), tool, raw, where);
+    return add_function({ToolKind::kFunction, name, space_}, description_of(tool), tool, raw, where);
   }
 
   bool read_custom(const json& tool, const std::string& where) {
@@ -84,11 +84,11 @@ class ResponseTools::Reader {
       return wrong(where + R"(.format must be {"type": "text"}, or {"type": "grammar", "syntax": "lark" or "regex", )"
                            R"("definition": …}.)");
     }
-    return add({{Kind::kCustom, name, space_}, std::move(*shown)}, where);
+    return add({{ToolKind::kCustom, name, space_}, std::move(*shown)}, where);
   }
 
   bool read_search(const json& tool, std::string_view raw, const std::string& where) {
-    return add_function({Kind::kSearch, std::string(kSearch)}, text_member(tool, "description"), tool, raw, where);
+    return add_function({ToolKind::kSearch, std::string(kSearch)}, text_member(tool, "description"), tool, raw, where);
   }
 
   bool read_namespace(const json& tool, std::string_view raw, const std::string& where) {
@@ -189,14 +189,14 @@ const ResponseTools::Entry* ResponseTools::look_up(std::string_view model_name) 
 
 ResponseTool ResponseTools::find(std::string_view model_name) const {
   const Entry* found = look_up(model_name);
-  return found ? found->tool : ResponseTool{Kind::kFunction, std::string(model_name)};
+  return found ? found->tool : ResponseTool{ToolKind::kFunction, std::string(model_name)};
 }
 
 const ResponseTools::Entry* ResponseTools::named_by(const json& reference) const {
   const std::string type = text_member(reference, "type");
   const std::string name = type == kSearch ? type : text_member(reference, "name");
   const Entry* found = look_up(model_tool_name(text_member(reference, "namespace"), name));
-  const Kind kind = type == kSearch ? Kind::kSearch : type == "custom" ? Kind::kCustom : Kind::kFunction;
+  const ToolKind kind = type == kSearch ? ToolKind::kSearch : type == "custom" ? ToolKind::kCustom : ToolKind::kFunction;
   return found && found->tool.kind == kind ? found : nullptr;
 }
 
@@ -231,7 +231,7 @@ std::optional<ToolChoice> ResponseTools::choose(FieldReader& in, const json& cho
 bool ResponseTools::add_name(FieldReader& in, const json& reference, ToolChoice& out) const {
   const std::string type = text_member(reference, "type");
   if (const Entry* named = type.empty() ? nullptr : named_by(reference)) {
-    out.names.push_back({named->model_name(), named->tool.kind == Kind::kCustom});
+    out.names.push_back({named->model_name(), named->tool.kind == ToolKind::kCustom});
     return true;
   }
   if (is_hosted_response_tool(type)) {

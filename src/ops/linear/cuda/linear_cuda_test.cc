@@ -18,9 +18,6 @@ namespace {
 
 constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
 
-constexpr double kRound = 0x1p-24;
-constexpr double kRoundBF16 = 0x1p-8;
-
 std::vector<float> random_values(int64_t count, uint32_t seed, bool bf16) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
