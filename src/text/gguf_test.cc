@@ -36,7 +36,7 @@ std::vector<TokenId> encode(const Tokenizer& tokenizer, std::string_view text) {
 }
 
 // Bytes as byte-level tokenizers write them; "Ġ" is a space.
-gguf::Bytes byte_level(const std::string& pre) {
+gguf::Bytes byte_level_file(const std::string& pre) {
   gguf::Bytes bytes = gguf::tiny_model("llama");
   bytes.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", pre).number("tokenizer.ggml.bos_token_id", 0);
   bytes.texts("tokenizer.ggml.tokens", {"<s>", "a", "b", "1", "2", "Ġ", "ab", "12", "Ġa", "<tool>"});
@@ -47,15 +47,15 @@ gguf::Bytes byte_level(const std::string& pre) {
 }
 
 TEST_F(GgufText, ThePreTokenizerSaysHowATextIsCut) {
-  const auto smollm = load(byte_level("smollm"));
+  const auto smollm = load(byte_level_file("smollm"));
   EXPECT_THAT(encode(*smollm, "ab12 ab"), ElementsAre(6, 3, 4, 5, 6));
   EXPECT_THAT(encode(*smollm, "<s>a<tool>b"), ElementsAre(0, 1, 9, 2));
   EXPECT_EQ(smollm->decode(std::vector<TokenId>{6, 8, 9}, true), "ab a<tool>");
   EXPECT_EQ(smollm->decode(std::vector<TokenId>{0, 1}, true), "a");
-  EXPECT_THAT(encode(*load(byte_level("qwen2")), "12"), ElementsAre(3, 4));
-  EXPECT_THAT(encode(*load(byte_level("gpt-2")), "12"), ElementsAre(7));
-  EXPECT_THAT(encode(*load(byte_level("llama-bpe")), "12"), ElementsAre(0, 7));
-  EXPECT_THAT(encode(*load(byte_level("llama-bpe").boolean("tokenizer.ggml.add_bos_token", false)), "12"),
+  EXPECT_THAT(encode(*load(byte_level_file("qwen2")), "12"), ElementsAre(3, 4));
+  EXPECT_THAT(encode(*load(byte_level_file("gpt-2")), "12"), ElementsAre(7));
+  EXPECT_THAT(encode(*load(byte_level_file("llama-bpe")), "12"), ElementsAre(0, 7));
+  EXPECT_THAT(encode(*load(byte_level_file("llama-bpe").boolean("tokenizer.ggml.add_bos_token", false)), "12"),
               ElementsAre(7));
 }
 
@@ -74,7 +74,7 @@ TEST_F(GgufText, PiecesAreMergedByTheirScores) {
 }
 
 TEST_F(GgufText, WhatIsNotBuiltIsNamed) {
-  EXPECT_THAT(refusal(byte_level("runes")),
+  EXPECT_THAT(refusal(byte_level_file("runes")),
               HasSubstr("the pre-tokenizer \"runes\", which is not built: use the folder"));
   EXPECT_THAT(refusal(gguf::tiny_model("llama")), HasSubstr("holds no tokenizer"));
   EXPECT_THAT(
@@ -88,8 +88,9 @@ TEST_F(GgufText, WhatIsNotBuiltIsNamed) {
 }
 
 TEST_F(GgufText, TheTemplateIsTheFiles) {
-  folder_.write("m.gguf",
-                byte_level("smollm").text("tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}").str());
+  folder_.write(
+      "m.gguf",
+      byte_level_file("smollm").text("tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}").str());
   const auto chat = ChatTemplate::load(folder_.path() + "/m.gguf");
   ASSERT_TRUE(chat.ok()) << chat.error().message;
   const auto text = (*chat)->render({.messages_json = R"([{"role": "user", "content": "hi"}])"});

@@ -25,7 +25,7 @@ class ApiResponseToolsTest : public ApiResponsesTest {
       const json response = ask(api, body);
       whole = response.at("output");
       body["stream"] = true;
-      const std::string events = answer(api, post(kPath, body.dump())).events;
+      const std::string events = answer(api, post(kResponsesPath, body.dump())).events;
       events_of(events);  // they are well formed
       EXPECT_EQ(without_ids(built_response(events)), without_ids(whole)) << size;
       prompt_ = prompt(engine);
@@ -63,7 +63,7 @@ TEST_F(ApiResponseToolsTest, HostedToolsAreLeftOutAndNamed) {
     for (const bool stream : {false, true}) {
       const std::string body = R"({"input": "a", "stream": )" + std::string(stream ? "true" : "false") +
                                R"(, "tools": [{"type": ")" + type + R"("}, )" + kFunction + "]}";
-      const Answer got = answer(api, post(kPath, body));
+      const Answer got = answer(api, post(kResponsesPath, body));
       EXPECT_EQ(ignored(stream ? got.headers : got.response.value().headers), type);
       EXPECT_EQ(prompt(engine).find(type), std::string::npos) << prompt(engine);
       EXPECT_NE(prompt(engine).find("\"name\":\"f\""), std::string::npos) << prompt(engine);
@@ -72,9 +72,11 @@ TEST_F(ApiResponseToolsTest, HostedToolsAreLeftOutAndNamed) {
       EXPECT_NE(refused.at("message").get<std::string>().find("tools[0] is of type \"" + type), std::string::npos);
     }
   }
-  const Answer two = answer(api, post(kPath, R"({"input": "a", "tools": [{"type": "web_search"}, {"type": "mcp"}]})"));
+  const Answer two =
+      answer(api, post(kResponsesPath, R"({"input": "a", "tools": [{"type": "web_search"}, {"type": "mcp"}]})"));
   EXPECT_EQ(ignored(two.response.value().headers), "mcp, web_search");
-  const Answer none = answer(strict, post(kPath, R"({"input": "a", "tools": [)" + std::string(kFunction) + "]}"));
+  const Answer none =
+      answer(strict, post(kResponsesPath, R"({"input": "a", "tools": [)" + std::string(kFunction) + "]}"));
   EXPECT_EQ(ignored(none.response.value().headers), "");
   // A name that nobody knows may be a slip, and no client may write headers.
   for (const char* type : {"functoin", "web_searches", "mcp_\\r\\nX-A: b", ""}) {
@@ -217,7 +219,8 @@ TEST_F(ApiResponseToolsTest, ToolsOfAKeptConversationAreStillThere) {
     {"type": "additional_tools", "role": "developer", "tools": [{"type": "custom", "name": "exec"}]}]})"));
   ask(api, {{"input", "b"}, {"previous_response_id", first.at("id")}});
   EXPECT_NE(prompt(engine).find("\"name\":\"exec\""), std::string::npos) << prompt(engine);
-  const std::string path = std::string(kPath) + "/" + first.at("id").get<std::string>() + "/input_items?order=asc";
+  const std::string path =
+      std::string(kResponsesPath) + "/" + first.at("id").get<std::string>() + "/input_items?order=asc";
   const json items = answer(api, get(path)).body().at("data");
   ASSERT_EQ(items.size(), 2u);
   EXPECT_EQ(items[1].at("type"), "additional_tools");
@@ -236,7 +239,7 @@ TEST_F(ApiResponseToolsTest, ThoughtsGoRoundWithoutBeingKept) {
   ASSERT_TRUE(sealed.at("encrypted_content").is_string());
   body["stream"] = true;
   json streamed;
-  for (const json& event : events_of(answer(api, post(kPath, body.dump())).events)) {
+  for (const json& event : events_of(answer(api, post(kResponsesPath, body.dump())).events)) {
     if (event.at("type") == "response.output_item.done" && streamed.is_null()) streamed = event.at("item");
   }
   EXPECT_EQ(streamed.at("encrypted_content"), sealed.at("encrypted_content"));

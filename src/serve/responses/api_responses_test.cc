@@ -13,7 +13,7 @@ TEST_F(ApiResponsesTest, PastCallsNeedNoArguments) {
         {"type": "function_call", "call_id": "c", "name": "f")" +
                              std::string(arguments) + R"(},
         {"type": "function_call_output", "call_id": "c", "output": "x"}]})";
-    ASSERT_EQ(answer(api, post(kPath, body)).response->status, 200) << arguments;
+    ASSERT_EQ(answer(api, post(kResponsesPath, body)).response->status, 200) << arguments;
     EXPECT_NE(prompt(engine).find(R"("name":"f","arguments":"")"), std::string::npos) << prompt(engine);
   }
   EXPECT_EQ(
@@ -137,7 +137,7 @@ TEST_F(ApiResponsesTest, EventsBuildTheResponse) {
     FakeEngine engine([&](const GenerateRequest&) { return FakeScript{.pieces = cut(kThoughtAndCalls, size)}; });
     Api api(engine, with(&ServerOptions::reasoning_parser, "think"));
     const json body = {{"input", "hi"}, {"tools", tools()}, {"stream", true}};
-    const std::vector<json> events = events_of(answer(api, post(kPath, body.dump())).events);
+    const std::vector<json> events = events_of(answer(api, post(kResponsesPath, body.dump())).events);
     ASSERT_GT(events.size(), 10u);
     EXPECT_EQ(events[0].at("type"), "response.created");
     EXPECT_EQ(events[0].at("response").at("status"), "in_progress");
@@ -182,7 +182,7 @@ TEST_F(ApiResponsesTest, ALimitLeavesTheResponseIncomplete) {
   EXPECT_EQ(response.at("status"), "incomplete");
   EXPECT_EQ(response.at("incomplete_details"), json::parse(R"({"reason": "max_output_tokens"})"));
   EXPECT_EQ(response.at("output")[0].at("status"), "incomplete");
-  const Answer stream = answer(api, post(kPath, R"({"input": "hi", "stream": true})"));
+  const Answer stream = answer(api, post(kResponsesPath, R"({"input": "hi", "stream": true})"));
   EXPECT_EQ(events_of(stream.events).back().at("type"), "response.incomplete");
 }
 
@@ -197,12 +197,12 @@ TEST_F(ApiResponsesTest, AStreamThatFailsSaysSo) {
     return FakeScript{.reason = FinishReason::kError, .error = internal_error("the device is lost")};
   });
   Api api(engine, make_options());
-  const auto events = events_of(answer(api, post(kPath, R"({"input": "hi", "stream": true})")).events);
+  const auto events = events_of(answer(api, post(kResponsesPath, R"({"input": "hi", "stream": true})")).events);
   ASSERT_GE(events.size(), 4u);
   EXPECT_EQ(events[events.size() - 2].at("message"), "the device is lost");
   EXPECT_EQ(events.back().at("type"), "response.failed");
   EXPECT_EQ(events.back().at("response").at("error").at("message"), "the device is lost");
-  EXPECT_EQ(answer(api, get(std::string(kPath) + "/" + events[0].at("response").at("id").get<std::string>()))
+  EXPECT_EQ(answer(api, get(std::string(kResponsesPath) + "/" + events[0].at("response").at("id").get<std::string>()))
                 .response->status,
             404)
       << "it is not kept";
@@ -218,7 +218,7 @@ TEST_F(ApiResponsesTest, LogprobsAreOfTheText) {
   EXPECT_EQ(whole[0].at("top_logprobs").size(), 2u);
   body["stream"] = true;
   json streamed = json::array();
-  for (const json& event : events_of(answer(api, post(kPath, body.dump())).events)) {
+  for (const json& event : events_of(answer(api, post(kResponsesPath, body.dump())).events)) {
     if (event.at("type") != "response.output_text.delta") continue;
     for (const json& entry : event.at("logprobs")) streamed.push_back(entry);
   }
@@ -251,10 +251,11 @@ TEST_F(ApiResponsesTest, ConversationsGoOn) {
 TEST_F(ApiResponsesTest, WhatIsKeptCanBeReadAndDeleted) {
   FakeEngine engine;
   Api api(engine, with(&ServerOptions::api_keys, {"mine", "other"}));
-  HttpRequest made = post(kPath, R"({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]})");
+  HttpRequest made =
+      post(kResponsesPath, R"({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]})");
   made.authorization = "Bearer mine";
   const json response = answer(api, made).body();
-  const std::string path = std::string(kPath) + "/" + response.at("id").get<std::string>();
+  const std::string path = std::string(kResponsesPath) + "/" + response.at("id").get<std::string>();
   const auto call = [&](const char* method, const std::string& target, const char* key = "Bearer mine") {
     HttpRequest request{method, target, "", ""};
     request.authorization = key;
@@ -289,7 +290,8 @@ TEST_F(ApiResponsesTest, WhatIsNotToBeKeptIsNot) {
   Api api(engine, make_options());
   const json response = ask(api, {{"input", "a"}, {"store", false}});
   EXPECT_EQ(response.at("store"), false);
-  EXPECT_EQ(answer(api, get(std::string(kPath) + "/" + response.at("id").get<std::string>())).response->status, 404);
+  EXPECT_EQ(answer(api, get(std::string(kResponsesPath) + "/" + response.at("id").get<std::string>())).response->status,
+            404);
   ServerOptions options = make_options();
   options.max_stored_bytes = 10;
   Api small(engine, options);
@@ -301,7 +303,7 @@ TEST_F(ApiResponsesTest, AStreamThatGrowsTooLargeIsGivenUp) {
   FakeEngine engine(
       [](const GenerateRequest&) { return FakeScript{.pieces = {std::string(1000, 'x')}, .endless = true}; });
   Api api(engine, with(&ServerOptions::max_response_bytes, 20000));
-  const auto events = events_of(answer(api, post(kPath, R"({"input": "hi", "stream": true})")).events);
+  const auto events = events_of(answer(api, post(kResponsesPath, R"({"input": "hi", "stream": true})")).events);
   EXPECT_EQ(events.back().at("type"), "response.failed");
   EXPECT_EQ(events.back().at("response").at("error").at("code"), "response_too_large");
   EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
@@ -357,7 +359,7 @@ TEST_F(ApiResponsesTest, RefusesByName) {
       {R"({"input": "x", "volley": {"blocks": true}})", "volley"},
   };
   for (const auto& [body, param] : cases) EXPECT_EQ(error(api, body).at("param"), param) << body;
-  EXPECT_EQ(answer(api, post(kPath, R"({"input": "x", "model": "gpt-9"})")).response->status, 404);
+  EXPECT_EQ(answer(api, post(kResponsesPath, R"({"input": "x", "model": "gpt-9"})")).response->status, 404);
 }
 
 TEST_F(ApiResponsesTest, FieldsOfChatsThatAskForNothingAreTaken) {
@@ -371,7 +373,7 @@ TEST_F(ApiResponsesTest, FieldsOfChatsThatAskForNothingAreTaken) {
             "text": {"verbosity": "low"}, "prompt_cache_key": "k", "prompt_cache_retention": "24h",
             "prompt_cache_options": {"ttl": "1h"}, "client_metadata": {"a": "b"}, "access_programs": {"cyber": "standard"},
             "stream_options": {"include_obfuscation": false}, "parallel_tool_calls": false, "max_tool_calls": 5})"}) {
-    const Answer got = answer(api, post(kPath, body));
+    const Answer got = answer(api, post(kResponsesPath, body));
     EXPECT_EQ(got.response->status, 200) << got.response->body;
   }
 }
@@ -381,7 +383,7 @@ TEST_F(ApiResponsesTest, TextAndToolChoiceAreHeldByAGrammar) {
   Api api(engine, make_options());
   const char* body = R"({"input": "x", "text": {"format": {"type": "json_schema", "name": "n", "strict": true,
     "schema": {"type":"object","properties":{"z":{},"a":{}}}}}})";
-  ASSERT_EQ(answer(api, post(kPath, body)).response->status, 200);
+  ASSERT_EQ(answer(api, post(kResponsesPath, body)).response->status, 200);
   ASSERT_TRUE(engine.submitted().back().grammar);
   EXPECT_EQ(engine.submitted().back().grammar->text, R"({"type":"object","properties":{"z":{},"a":{}}})")
       << "in the client's order";

@@ -14,7 +14,7 @@ namespace volley::serve {
 namespace {
 
 using nlohmann::json;
-using Kind = ResponseItem::Kind;
+using ItemKind = ResponseItem::Kind;
 
 constexpr std::string_view kTexts[] = {"input_text", "output_text", "text", "refusal"};
 constexpr std::string_view kResultTexts[] = {"input_text", "output_text", "text"};
@@ -24,7 +24,7 @@ constexpr std::string_view kRoles[] = {"user", "assistant", "system", "developer
 
 // How an item of a kind is written.
 struct Form {
-  Kind kind;
+  ItemKind kind;
   std::string_view type, id_prefix;
   std::string_view text;  // the member that has its text
   bool has_call_id = false;
@@ -32,19 +32,19 @@ struct Form {
 };
 
 constexpr Form kForms[] = {
-    {Kind::kMessage, "message", "msg_", "content"},
-    {Kind::kReasoning, "reasoning", "rs_", "content"},
-    {Kind::kCall, "function_call", "fc_", "arguments", true},
-    {Kind::kCallOutput, "function_call_output", "fco_", "output", true},
-    {Kind::kCustomCall, "custom_tool_call", "ctc_", "input", true},
-    {Kind::kCustomOutput, "custom_tool_call_output", "ctco_", "output", true},
-    {Kind::kSearchCall, "tool_search_call", "tsc_", "arguments", true, true},
-    {Kind::kSearchOutput, "tool_search_output", "tso_", "tools", true, true},
-    {Kind::kTools, "additional_tools", "at_", "tools", false, true},
-    {Kind::kForeign, "", "item_", ""},
+    {ItemKind::kMessage, "message", "msg_", "content"},
+    {ItemKind::kReasoning, "reasoning", "rs_", "content"},
+    {ItemKind::kCall, "function_call", "fc_", "arguments", true},
+    {ItemKind::kCallOutput, "function_call_output", "fco_", "output", true},
+    {ItemKind::kCustomCall, "custom_tool_call", "ctc_", "input", true},
+    {ItemKind::kCustomOutput, "custom_tool_call_output", "ctco_", "output", true},
+    {ItemKind::kSearchCall, "tool_search_call", "tsc_", "arguments", true, true},
+    {ItemKind::kSearchOutput, "tool_search_output", "tso_", "tools", true, true},
+    {ItemKind::kTools, "additional_tools", "at_", "tools", false, true},
+    {ItemKind::kForeign, "", "item_", ""},
 };
 
-const Form& form_of(Kind kind) {
+const Form& form_of(ItemKind kind) {
   return *std::ranges::find(kForms, kind, &Form::kind);
 }
 
@@ -86,18 +86,18 @@ class ItemReader {
     item.kind = form->kind;
     if (form->has_call_id && !read_string(value, "call_id", item.call_id)) return std::nullopt;
     switch (form->kind) {
-      case Kind::kMessage:
+      case ItemKind::kMessage:
         return read_message(value, std::move(item));
-      case Kind::kReasoning:
+      case ItemKind::kReasoning:
         return read_reasoning(value, std::move(item));
-      case Kind::kCall:
-      case Kind::kCustomCall:
+      case ItemKind::kCall:
+      case ItemKind::kCustomCall:
         return read_call(value, *form, std::move(item));
-      case Kind::kCallOutput:
-      case Kind::kCustomOutput:
+      case ItemKind::kCallOutput:
+      case ItemKind::kCustomOutput:
         if (!read_text(value, "output", kResultTexts, item.text, kPictures)) return std::nullopt;
         return item;
-      case Kind::kSearchCall:
+      case ItemKind::kSearchCall:
         if (!value.value("arguments", json()).is_object()) return wrong(".arguments must be an object.");
         break;
       default:
@@ -115,7 +115,7 @@ class ItemReader {
 
   ResponseItem keep_foreign(std::string_view type, std::string_view raw, ResponseItem item) {
     note_foreign(type, notes_);
-    item.kind = Kind::kForeign;
+    item.kind = ItemKind::kForeign;
     item.text = raw;
     return item;
   }
@@ -134,7 +134,7 @@ class ItemReader {
   std::optional<ResponseItem> read_call(const json& value, const Form& form, ResponseItem item) {
     if (!read_string(value, "name", item.name)) return std::nullopt;
     // A function may have been called without arguments, which clients write in several ways.
-    const bool says_nothing = item.kind == Kind::kCall && value.value(form.text, json()).is_null();
+    const bool says_nothing = item.kind == ItemKind::kCall && value.value(form.text, json()).is_null();
     if (!says_nothing && !read_string(value, form.text, item.text)) return std::nullopt;
     item.space = text_member(value, "namespace");
     return item;
@@ -203,19 +203,19 @@ class ItemReader {
 
 }  // namespace
 
-std::string_view id_prefix(Kind kind) {
+std::string_view id_prefix(ItemKind kind) {
   return form_of(kind).id_prefix;
 }
 
 std::string part_json(const ResponseItem& item, std::string_view logprobs) {
-  if (item.kind == Kind::kReasoning) return R"({"type":"reasoning_text","text":)" + json_quote(item.text) + "}";
+  if (item.kind == ItemKind::kReasoning) return R"({"type":"reasoning_text","text":)" + json_quote(item.text) + "}";
   if (item.role != "assistant") return R"({"type":"input_text","text":)" + json_quote(item.text) + "}";
   return R"({"type":"output_text","text":)" + json_quote(item.text) + R"(,"annotations":[],"logprobs":[)" +
          std::string(logprobs) + "]}";
 }
 
 std::string item_json(const ResponseItem& item, std::string_view status, std::string_view logprobs) {
-  if (item.kind == Kind::kForeign) {
+  if (item.kind == ItemKind::kForeign) {
     std::string json = R"({"id":)" + json_quote(item.id);
     for (const auto& [name, value] : object_members(item.text)) {
       if (name != "id") json.append(",").append(json_quote(name)).append(":").append(value);
@@ -229,21 +229,21 @@ std::string item_json(const ResponseItem& item, std::string_view status, std::st
   const auto add = [&](std::string_view name, std::string_view value) {
     json.append(",").append(json_quote(name)).append(":").append(value);
   };
-  if (item.kind == Kind::kTools) add("role", R"("developer")");
-  if (item.kind == Kind::kMessage) add("role", json_quote(item.role));
-  if (item.kind == Kind::kReasoning) add("summary", "[]");
+  if (item.kind == ItemKind::kTools) add("role", R"("developer")");
+  if (item.kind == ItemKind::kMessage) add("role", json_quote(item.role));
+  if (item.kind == ItemKind::kReasoning) add("summary", "[]");
   if (form.has_call_id) add("call_id", json_quote(item.call_id));
-  if (item.kind == Kind::kCall || item.kind == Kind::kCustomCall) {
+  if (item.kind == ItemKind::kCall || item.kind == ItemKind::kCustomCall) {
     add("name", json_quote(item.name));
     if (!item.space.empty()) add("namespace", json_quote(item.space));
   }
-  if (item.kind == Kind::kSearchCall || item.kind == Kind::kSearchOutput) add("execution", R"("client")");
-  if (item.kind == Kind::kMessage || item.kind == Kind::kReasoning) {
+  if (item.kind == ItemKind::kSearchCall || item.kind == ItemKind::kSearchOutput) add("execution", R"("client")");
+  if (item.kind == ItemKind::kMessage || item.kind == ItemKind::kReasoning) {
     add(form.text, begun ? "[" + part_json(item, logprobs) + "]" : "[]");
   } else {
     add(form.text, form.holds_json ? item.text : json_quote(item.text));
   }
-  if (item.kind == Kind::kReasoning) {
+  if (item.kind == ItemKind::kReasoning) {
     add("encrypted_content", item.sealed && begun ? json_quote(seal_text(item.text)) : "null");
   }
   return json + "}";
@@ -253,7 +253,7 @@ std::vector<ResponseItem> read_input(FieldReader& in, std::string_view raw, cons
                                      const FindItem& find, Notes& notes) {
   const json* input = in.get("input");
   if (input && input->is_string()) {
-    return {{Kind::kMessage, "msg_" + id_suffix + "_in0", "user", input->get<std::string>()}};
+    return {{ItemKind::kMessage, "msg_" + id_suffix + "_in0", "user", input->get<std::string>()}};
   }
   if (!input || !input->is_array() || input->empty()) {
     in.fail(invalid_field("input", "\"input\" must be a text, or a list of at least one item."));
@@ -295,25 +295,25 @@ void add_foreign(const json& value, ChatTurns& turns) {
 
 void add_turn(const ResponseItem& item, ChatTurns& turns) {
   switch (item.kind) {
-    case Kind::kReasoning:
+    case ItemKind::kReasoning:
       if (!item.text.empty()) turns.thought(item.text);
       return;
-    case Kind::kCall:
+    case ItemKind::kCall:
       return turns.called(item.call_id, model_tool_name(item.space, item.name), item.text);
-    case Kind::kCustomCall:
+    case ItemKind::kCustomCall:
       return turns.called(item.call_id, model_tool_name(item.space, item.name), custom_arguments(item.text));
-    case Kind::kSearchCall:
+    case ItemKind::kSearchCall:
       return turns.called(item.call_id, "tool_search", item.text);
-    case Kind::kCallOutput:
-    case Kind::kCustomOutput:
+    case ItemKind::kCallOutput:
+    case ItemKind::kCustomOutput:
       return turns.tool_result(item.call_id, item.text);
-    case Kind::kSearchOutput:
+    case ItemKind::kSearchOutput:
       return turns.tool_result(item.call_id, found_tools(item.text));
-    case Kind::kForeign:
+    case ItemKind::kForeign:
       return add_foreign(read_json(item.text), turns);
-    case Kind::kTools:
+    case ItemKind::kTools:
       return;
-    case Kind::kMessage:
+    case ItemKind::kMessage:
       break;
   }
   if (item.role == "assistant") return turns.said(item.text);

@@ -196,7 +196,9 @@ const ResponseTools::Entry* ResponseTools::named_by(const json& reference) const
   const std::string type = text_member(reference, "type");
   const std::string name = type == kSearch ? type : text_member(reference, "name");
   const Entry* found = look_up(model_tool_name(text_member(reference, "namespace"), name));
-  const ToolKind kind = type == kSearch ? ToolKind::kSearch : type == "custom" ? ToolKind::kCustom : ToolKind::kFunction;
+  const ToolKind kind = type == kSearch    ? ToolKind::kSearch
+                        : type == "custom" ? ToolKind::kCustom
+                                           : ToolKind::kFunction;
   return found && found->tool.kind == kind ? found : nullptr;
 }
 

@@ -9,7 +9,7 @@
 
 namespace volley::serve {
 
-inline constexpr const char* kPath = "/v1/responses";
+inline constexpr const char* kResponsesPath = "/v1/responses";
 
 // The events of a stream: each line "event:" and its "data:".
 inline std::vector<json> events_of(const std::string& stream) {
@@ -28,9 +28,9 @@ inline std::vector<json> events_of(const std::string& stream) {
 
 class ApiResponsesTest : public ApiTest {
  protected:
-  json ask(Api& api, const json& body) { return ApiTest::ask(api, kPath, body); }
+  json ask(Api& api, const json& body) { return ApiTest::ask(api, kResponsesPath, body); }
   json error(Api& api, const std::string& body) {
-    const Answer got = answer(api, post(kPath, body));
+    const Answer got = answer(api, post(kResponsesPath, body));
     EXPECT_EQ(got.response->status, 400) << body;
     return got.body().at("error");
   }
