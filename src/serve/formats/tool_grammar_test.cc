@@ -9,7 +9,7 @@
 #include "serve/formats/format_for_test.h"
 #include "text/grammar_testing.h"
 
-namespace volley::serve::tool_grammar {
+namespace volley::serve::tool_grammar_cases {
 namespace {
 
 using nlohmann::json;
@@ -392,4 +392,4 @@ TEST_F(MarkerTokensTest, MistralCallsUseTheTokensAndAreReadWithoutThem) {
 }
 
 }  // namespace
-}  // namespace volley::serve::tool_grammar
+}  // namespace volley::serve::tool_grammar_cases
