@@ -118,13 +118,18 @@ TEST_F(GenerateFileTest, ARequestThatFailsOnTheWayKeepsWhatItHad) {
   EXPECT_EQ(lines_[0]["text"], "Hello world");
 }
 
-TEST_F(GenerateFileTest, AnInterruptCancelsWhatRunsAndWritesIt) {
-  const auto endless = [](const GenerateRequest&) { return FakeScript{.endless = true}; };
-  // The signal is for run()'s watch; until that has blocked it for its own threads, this one must not let it through.
+// The signal is for run()'s watch. No other thread may take it, and threads that earlier tests left behind live on, so
+// it is blocked before main().
+const int interrupts_blocked = [] {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
-  ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &set, nullptr), 0);
+  return pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}();
+
+TEST_F(GenerateFileTest, AnInterruptCancelsWhatRunsAndWritesIt) {
+  ASSERT_EQ(interrupts_blocked, 0);
+  const auto endless = [](const GenerateRequest&) { return FakeScript{.endless = true}; };
   std::thread presser([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     kill(getpid(), SIGINT);
