@@ -24,7 +24,9 @@ if(VOLLEY_SANITIZE)
   add_compile_options(-fsanitize=${sanitizers} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${sanitizers})
   if(VOLLEY_SANITIZE MATCHES undefined)
-    add_compile_options(-fno-sanitize-recover=undefined)
+    # AddressSanitizer stops at null pointers and at accesses outside of objects, too. These three checks are a fifth of
+    # the time to compile.
+    add_compile_options(-fno-sanitize-recover=undefined -fno-sanitize=null,object-size,vptr)
   endif()
 endif()
 
@@ -44,6 +46,8 @@ endif()
 # debug build, which is for changing files, compiles each alone, and so shows a file that lacks an include.
 if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(CMAKE_UNITY_BUILD ON)
+  # gcc takes a joined file for a header, in which a member of an unnamed namespace's type would be a fault.
+  add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>")
 endif()
 
 find_program(CCACHE_PROGRAM ccache)
