@@ -279,7 +279,8 @@ void Worker::handle(Admission admission) {
                                     .shares_prompt = request.shares_prompt,
                                     .tenant = std::move(request.tenant),
                                     .group = request.group,
-                                    .priority = request.priority};
+                                    .priority = request.priority,
+                                    .prompt_keys = std::move(request.prompt_keys)};
   const Status added =
       scheduler_.add(admission.id, request.cache_namespace, std::move(request.prompt), request.max_tokens, traits);
   if (!added.ok()) end(admission.id, FinishReason::kError, added.error());
