@@ -136,6 +136,13 @@ TEST(Lifecycle, PrefixHitsAreCountedAndChangeNothing) {
   GenerateRequest elsewhere = chat_request(*engine, prompt);
   elsewhere.cache_namespace = "another tenant";
   EXPECT_EQ(run_all(*engine, {elsewhere}, 1)[0].finish.usage.cached_tokens, 0);
+  GenerateRequest keyed = chat_request(*engine, prompt);
+  for (const TokenId id : keyed.prompt) keyed.prompt_keys.push_back(-1 - id);
+  for (int i = 0; i < 2; ++i) {
+    const auto result = run_all(*engine, {keyed}, 1);
+    EXPECT_EQ(result[0].finish.usage.cached_tokens >= 16, i == 1) << "it is known by its keys alone";
+    EXPECT_EQ(result[0].tokens, first[0].tokens);
+  }
 }
 
 // Events and counters agree about the cached pages, until the cache is cleared.

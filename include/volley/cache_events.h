@@ -7,9 +7,9 @@
 // the index says, because a hit may need more than these pages: the ends of sequences inside a page, pages of sliding
 // windows and snapshots of recurrent states make no events.
 //
-// A hash is that of all tokens up to the end of the page, and of the cache_namespace: two replicas of one version give
-// equal prefixes equal hashes. It is no cryptographic hash: a collision costs a wrong guess of what is cached, never a
-// token.
+// A hash is that of all tokens (GenerateRequest::prompt_keys, where a request has some) up to the end of the page, and
+// of the cache_namespace: two replicas of one version give equal prefixes equal hashes. It is no cryptographic hash: a
+// collision costs a wrong guess of what is cached, never a token.
 #pragma once
 
 #include <volley/sampling.h>
@@ -30,7 +30,7 @@ struct CacheEvent {
   uint64_t hash = 0;  // never 0
   // kStored only:
   uint64_t parent = 0;               // hash of the page before it; 0: the page is the first of its prefix
-  std::vector<TokenId> tokens;       // tokens of the page, page_size of them
+  std::vector<TokenId> tokens;       // tokens of the page, or their keys, page_size of them
   int32_t page_size = 0;             // positions
   std::string cache_namespace = {};  // GenerateRequest::cache_namespace, which may be a client's secret
 };

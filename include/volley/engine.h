@@ -96,8 +96,11 @@ struct GenerateRequest {
   std::vector<std::string> stop;        // the text ends before the first of these
   std::optional<TextParts> parts;       // no value: the output is one text
   std::string cache_namespace;          // prefixes are shared within one namespace only
-  std::optional<GrammarSpec> grammar;   // submit() answers kInvalidArgument when it cannot be compiled
-  bool skip_special_tokens = true;      // false: `text` contains special tokens other than its end
+  // What the prefix cache knows the prompt's tokens by, one a token; empty: their ids. Two requests share a beginning
+  // with equal keys, even if its ids differ: so these are for who knows that equal keys mean equal tokens.
+  std::vector<TokenId> prompt_keys;
+  std::optional<GrammarSpec> grammar;  // submit() answers kInvalidArgument when it cannot be compiled
+  bool skip_special_tokens = true;     // false: `text` contains special tokens other than its end
   // The tokens that may be chosen, within the grammar. If no token is left, the request fails (kInvalidArgument), or
   // ends if its grammar permits.
   std::vector<TokenId> allowed_tokens;          // only these, including ids that end the request; empty: all

@@ -54,10 +54,10 @@ Cache::~Cache() {
   }
 }
 
-Lease Cache::open(const std::string& space, std::span<const TokenId> tokens, bool reuse) {
+Lease Cache::open(const std::string& space, std::span<const CacheKey> keys, bool reuse) {
   Lease lease;
   if (config_.prefix_cache && reuse) {
-    PrefixTree::Match match = tree_.match(space, tokens);
+    PrefixTree::Match match = tree_.match(space, keys);
     lease.lists_ = std::move(match.lists);
     lease.borrowed_ = std::move(match.tail);
     lease.cached_ = lease.last_snapshot_ = static_cast<int64_t>(match.tokens);
@@ -138,7 +138,7 @@ std::optional<PageId> Cache::snapshot(Lease& lease, int64_t position, SnapshotKi
   return id;
 }
 
-void Cache::keep(const std::string& space, std::span<const TokenId> computed, Lease& lease) {
+void Cache::keep(const std::string& space, std::span<const CacheKey> computed, Lease& lease) {
   if (!config_.prefix_cache) return;
   const auto position = static_cast<int64_t>(computed.size());
   auto next = lease.snapshots_.begin();
@@ -152,14 +152,14 @@ void Cache::keep(const std::string& space, std::span<const TokenId> computed, Le
   keep_pages(space, computed, lease);
 }
 
-void Cache::keep_pages(const std::string& space, std::span<const TokenId> computed, Lease& lease) {
+void Cache::keep_pages(const std::string& space, std::span<const CacheKey> computed, Lease& lease) {
   if (!config_.prefix_cache) return;
   const size_t whole =
       computed.size() / static_cast<size_t>(config_.page_size) * static_cast<size_t>(config_.page_size);
   tree_.insert(space, computed.first(whole), lease.lists_);
 }
 
-void Cache::advance(const std::string& space, std::span<const TokenId> computed, Lease& lease) {
+void Cache::advance(const std::string& space, std::span<const CacheKey> computed, Lease& lease) {
   const auto begin_of = [&](size_t group) {
     const auto position = static_cast<int64_t>(computed.size());
     return static_cast<size_t>(first_page(config_.groups[group], position, config_.page_size));

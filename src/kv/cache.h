@@ -98,15 +98,15 @@ class Cache {
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  // The longest prefix of `tokens` cached in `space`; nothing without `reuse` or without a prefix cache.
-  Lease open(const std::string& space, std::span<const TokenId> tokens, bool reuse);
+  // The longest prefix of `keys` cached in `space`; nothing without `reuse` or without a prefix cache.
+  Lease open(const std::string& space, std::span<const CacheKey> keys, bool reuse);
 
   // Takes pages for `need` from free and cached ones. Returns false, and changes nothing, if a group has too few.
   bool grow(Lease& lease, const Need& need);
 
-  // The K and V of `computed`, the request's first tokens, exist: whole pages of them stay in the cache. If a snapshot
-  // lies at their end, all of them stay.
-  void keep(const std::string& space, std::span<const TokenId> computed, Lease& lease);
+  // The K and V of `computed`, the keys of the request's first positions, exist: whole pages of them stay in the cache.
+  // If a snapshot lies at their end, all of them stay.
+  void keep(const std::string& space, std::span<const CacheKey> computed, Lease& lease);
 
   // Memory for a snapshot at `position`, until keep() takes it: a free page, or that of the least recently used
   // snapshot, or that of a regular snapshot of the lease, which is then given up. No value if the group has no
@@ -117,7 +117,7 @@ class Cache {
   bool has_snapshots() const { return config_.prefix_cache && config_.groups.back().life == Life::kState; }
 
   // Like keep() without the snapshots, called when a window has moved on; then frees the pages that no later row sees.
-  void advance(const std::string& space, std::span<const TokenId> computed, Lease& lease);
+  void advance(const std::string& space, std::span<const CacheKey> computed, Lease& lease);
 
   void drop_prefixes();  // pages that no request uses
 
@@ -147,7 +147,7 @@ class Cache {
 
  private:
   void begin(Lease& lease);
-  void keep_pages(const std::string& space, std::span<const TokenId> computed, Lease& lease);
+  void keep_pages(const std::string& space, std::span<const CacheKey> computed, Lease& lease);
   bool recycle(Lease& lease, int64_t position);
   int64_t missing(const Lease& lease, size_t group, const Need& need) const;
 

@@ -7,6 +7,8 @@
 // it. A page of that group is one snapshot: it lies at one position and is in no page table.
 #pragma once
 
+#include <volley/sampling.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -15,6 +17,11 @@
 #include "base/math.h"
 
 namespace volley::kv {
+
+// What the prefix cache knows a position by: two positions behind equal prefixes hold the same K and V if their keys
+// are equal. A row of the embedding has its token's id. Other rows have negative keys: numbers, not hashes, so that
+// rows that differ never have the same one.
+using CacheKey = TokenId;
 
 enum class Life {
   kWhole,   // as long as the sequence

@@ -1,8 +1,6 @@
-// The chain hash of cached pages (CacheEvent::hash), made of a page's tokens and the hash of the page before it. Never
+// The chain hash of cached pages (CacheEvent::hash), made of a page's keys and the hash of the page before it. Never
 // 0. Not cryptographic: a caller must stay correct when two pages collide.
 #pragma once
-
-#include <volley/sampling.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "base/mix.h"
+#include "kv/layout.h"
 
 namespace volley::kv {
 
@@ -21,18 +20,18 @@ inline uint64_t root_hash(std::string_view space) {
   return std::max<uint64_t>(1, hash);
 }
 
-inline uint64_t page_hash(uint64_t before, std::span<const TokenId> tokens) {
+inline uint64_t page_hash(uint64_t before, std::span<const CacheKey> keys) {
   uint64_t hash = before;
-  for (const TokenId token : tokens) hash = mix_bits(hash ^ static_cast<uint32_t>(token)) + kSplitMixStep;
+  for (const CacheKey key : keys) hash = mix_bits(hash ^ static_cast<uint32_t>(key)) + kSplitMixStep;
   return std::max<uint64_t>(1, hash);
 }
 
-// Hashes of the whole pages of `tokens`, in order.
-inline std::vector<uint64_t> page_hashes(std::string_view space, std::span<const TokenId> tokens, int32_t page_size) {
+// Hashes of the whole pages of `keys`, in order.
+inline std::vector<uint64_t> page_hashes(std::string_view space, std::span<const CacheKey> keys, int32_t page_size) {
   std::vector<uint64_t> hashes;
   const auto size = static_cast<size_t>(page_size);
-  for (uint64_t hash = root_hash(space); tokens.size() >= size; tokens = tokens.subspan(size)) {
-    hashes.push_back(hash = page_hash(hash, tokens.first(size)));
+  for (uint64_t hash = root_hash(space); keys.size() >= size; keys = keys.subspan(size)) {
+    hashes.push_back(hash = page_hash(hash, keys.first(size)));
   }
   return hashes;
 }

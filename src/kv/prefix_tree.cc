@@ -10,9 +10,9 @@
 namespace volley::kv {
 namespace {
 
-struct TokensLess {
+struct KeysLess {
   using is_transparent = void;
-  bool operator()(std::span<const TokenId> a, std::span<const TokenId> b) const {
+  bool operator()(std::span<const CacheKey> a, std::span<const CacheKey> b) const {
     return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
   }
 };
@@ -22,13 +22,13 @@ struct TokensLess {
 // A run of whole pages. All of them were last used by the same operation: match() and insert() split a run where they
 // leave it, so the unused pages keep their age.
 struct PrefixTree::Node {
-  using Children = std::map<std::vector<TokenId>, std::unique_ptr<Node>, TokensLess>;  // by the first page's tokens
+  using Children = std::map<std::vector<CacheKey>, std::unique_ptr<Node>, KeysLess>;  // by the first page's keys
 
   uint64_t number = 0;
   Node* parent = nullptr;                  // null in a root
   Children::iterator self;                 // this node's place in the parent's children
   const std::string* space = nullptr;      // a root's namespace; null elsewhere
-  std::vector<TokenId> tokens;             // empty in a root
+  std::vector<CacheKey> keys;              // empty in a root
   std::vector<std::vector<PageId>> pages;  // by group, each as long as the run; kNoPage where a window lacks the page
   std::vector<uint64_t> hashes;            // hashes of the run's pages for events; empty without events, and for tails
   uint64_t last_used = 0;
@@ -41,8 +41,8 @@ struct PrefixTree::Node {
   Node& adopt(std::unique_ptr<Node> child, size_t page_size) {
     Node& node = *child;
     node.parent = this;
-    const auto length = static_cast<ptrdiff_t>(std::min(page_size, node.tokens.size()));
-    std::vector<TokenId> key(node.tokens.begin(), node.tokens.begin() + length);
+    const auto length = static_cast<ptrdiff_t>(std::min(page_size, node.keys.size()));
+    std::vector<CacheKey> key(node.keys.begin(), node.keys.begin() + length);
     const auto [place, added] = children.emplace(std::move(key), std::move(child));
     VOLLEY_CHECK(added);
     node.self = place;
@@ -80,15 +80,15 @@ struct PrefixTree::Usable {
   std::vector<size_t> from = {};  // by window: it has pages [from, pages)
 };
 
-PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const TokenId> tokens) {
+PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const CacheKey> keys) {
   Match found;
   std::vector<Node*> path;
   Usable end;
   const auto root = roots_.find(space);
   if (root != roots_.end()) {
-    path = descend(*root->second, tokens);
+    path = descend(*root->second, keys);
     path.insert(path.begin(), root->second.get());
-    end = usable(path, tokens);
+    end = usable(path, keys);
   }
   for (const Node* node : path) found.pages_found += node->size();
   found.tokens = end.tokens;
@@ -126,7 +126,7 @@ PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const To
 }
 
 // The longest tail after `node` that `rest` begins with.
-PrefixTree::Node* PrefixTree::tail_of(const Node& node, std::span<const TokenId> rest) const {
+PrefixTree::Node* PrefixTree::tail_of(const Node& node, std::span<const CacheKey> rest) const {
   for (size_t n = std::min(rest.size(), page_tokens(1) - 1); n > 0; --n) {
     const auto child = node.children.find(rest.first(n));
     if (child != node.children.end()) return child->second.get();
@@ -135,7 +135,7 @@ PrefixTree::Node* PrefixTree::tail_of(const Node& node, std::span<const TokenId>
 }
 
 // The longest usable prefix along a path from the root.
-PrefixTree::Usable PrefixTree::usable(std::span<Node* const> path, std::span<const TokenId> tokens) const {
+PrefixTree::Usable PrefixTree::usable(std::span<Node* const> path, std::span<const CacheKey> keys) const {
   Usable best;
   const size_t windows = groups_.size() - (has_states() ? 1 : 0);
   std::vector<size_t> from(windows);  // the group has pages [from, at)
@@ -158,18 +158,18 @@ PrefixTree::Usable PrefixTree::usable(std::span<Node* const> path, std::span<con
       if (windows_reach(page_tokens(at))) best = {at, page_tokens(at), nullptr, from};
     }
     if (!has_states()) continue;
-    Node* tail = tail_of(*node, tokens.subspan(page_tokens(at)));
-    if (tail == nullptr || !windows_reach(page_tokens(at) + tail->tokens.size())) continue;
+    Node* tail = tail_of(*node, keys.subspan(page_tokens(at)));
+    if (tail == nullptr || !windows_reach(page_tokens(at) + tail->keys.size())) continue;
     const auto lacks = [&](size_t group) { return groups_[group].required && tail->pages[group][0] == kNoPage; };
     if (std::ranges::any_of(std::views::iota(size_t{0}, groups_.size()), lacks)) continue;
-    best = {at, page_tokens(at) + tail->tokens.size(), tail, from};
+    best = {at, page_tokens(at) + tail->keys.size(), tail, from};
   }
   return best;
 }
 
-void PrefixTree::insert(const std::string& space, std::span<const TokenId> tokens, std::span<PageList> lists) {
-  const size_t pages = tokens.size() / page_tokens(1);
-  const std::span<const TokenId> whole = tokens.first(page_tokens(pages)), rest = tokens.subspan(whole.size());
+void PrefixTree::insert(const std::string& space, std::span<const CacheKey> keys, std::span<PageList> lists) {
+  const size_t pages = keys.size() / page_tokens(1);
+  const std::span<const CacheKey> whole = keys.first(page_tokens(pages)), rest = keys.subspan(whole.size());
   VOLLEY_CHECK(rest.empty() || has_states());
   VOLLEY_CHECK(lists[0].begin() == 0 && whole.size() <= page_tokens(lists[0].end()));
   const bool tail = !rest.empty() && lists.back().has(pages);
@@ -192,15 +192,15 @@ void PrefixTree::insert(const std::string& space, std::span<const TokenId> token
 }
 
 // Adds a tail after a node at which the whole pages end.
-void PrefixTree::insert_tail(Node& end, std::span<const TokenId> tokens, std::span<PageList> lists, size_t page) {
-  const auto there = end.children.find(tokens);
+void PrefixTree::insert_tail(Node& end, std::span<const CacheKey> keys, std::span<PageList> lists, size_t page) {
+  const auto there = end.children.find(keys);
   if (there != end.children.end()) {
     touch(*there->second);
     return merge(*there->second, lists, page);
   }
   if (end.is_leaf()) leaves_.erase(end.last_used);
   auto made = std::make_unique<Node>(nodes_++, groups_.size());
-  made->tokens.assign(tokens.begin(), tokens.end());
+  made->keys.assign(keys.begin(), keys.end());
   Node& node = end.adopt(std::move(made), page_tokens(1));
   for (size_t group = 0; group < groups_.size(); ++group) {
     const PageId own = lists[group].offers(page) ? lists[group][page] : kNoPage;
@@ -262,7 +262,7 @@ int64_t PrefixTree::evict_ends(int64_t pages) {
       if (events_) note_removed(leaf);
       ++freed;
     }
-    leaf.tokens.resize(std::min(leaf.tokens.size(), page_tokens(leaf.size())));  // a tail has fewer tokens
+    leaf.keys.resize(std::min(leaf.keys.size(), page_tokens(leaf.size())));  // a tail has fewer keys
     if (leaf.size() == 0) {
       const uint64_t parents = leaf.parent->is_root() ? age : std::min(age, leaf.parent->last_used);
       remove_leaf(leaf);
@@ -290,7 +290,7 @@ int64_t PrefixTree::evict_windows(size_t group, Place place, int64_t pages) {
       let_go(group, page);
       ++freed;
     }
-    if (groups_[group].life == Life::kState && node.tokens.size() < page_tokens(1) && node.pages[group][0] == kNoPage) {
+    if (groups_[group].life == Life::kState && node.keys.size() < page_tokens(1) && node.pages[group][0] == kNoPage) {
       drop_tail(node);
     } else {
       list_windows(node);
@@ -328,25 +328,25 @@ void PrefixTree::unlist_windows(Node& node) {
   }
 }
 
-// Follows `tokens` from `root` through whole pages of the tree and marks them as just used. Returns the nodes, whose
+// Follows `keys` from `root` through whole pages of the tree and marks them as just used. Returns the nodes, whose
 // runs together are the prefix.
-std::vector<PrefixTree::Node*> PrefixTree::descend(Node& root, std::span<const TokenId> tokens) {
+std::vector<PrefixTree::Node*> PrefixTree::descend(Node& root, std::span<const CacheKey> keys) {
   ++clock_;
   std::vector<Node*> path;
   Node* node = &root;
   const size_t page_size = page_tokens(1);
-  while (tokens.size() >= page_size) {
-    const auto child = node->children.find(tokens.first(page_size));
+  while (keys.size() >= page_size) {
+    const auto child = node->children.find(keys.first(page_size));
     if (child == node->children.end()) break;
     node = child->second.get();
-    const size_t length = std::min(tokens.size(), node->tokens.size());
-    const auto end = node->tokens.begin() + static_cast<ptrdiff_t>(length);
-    const auto differs = std::mismatch(node->tokens.begin(), end, tokens.begin()).first;
-    const size_t shared = static_cast<size_t>(differs - node->tokens.begin()) / page_size;
+    const size_t length = std::min(keys.size(), node->keys.size());
+    const auto end = node->keys.begin() + static_cast<ptrdiff_t>(length);
+    const auto differs = std::mismatch(node->keys.begin(), end, keys.begin()).first;
+    const size_t shared = static_cast<size_t>(differs - node->keys.begin()) / page_size;
     if (shared < node->size()) split(*node, shared);
     touch(*node);
     path.push_back(node);
-    tokens = tokens.subspan(page_tokens(shared));
+    keys = keys.subspan(page_tokens(shared));
   }
   return path;
 }
@@ -365,11 +365,11 @@ void PrefixTree::touch(Node& node) {
 void PrefixTree::split(Node& node, size_t pages) {
   unlist_windows(node);
   auto tail = std::make_unique<Node>(nodes_++, groups_.size());
-  tail->tokens.assign(node.tokens.begin() + static_cast<ptrdiff_t>(page_tokens(pages)), node.tokens.end());
+  tail->keys.assign(node.keys.begin() + static_cast<ptrdiff_t>(page_tokens(pages)), node.keys.end());
   tail->last_used = node.last_used;
   tail->children.swap(node.children);  // keeps the children's iterators valid
   for (auto& [key, child] : tail->children) child->parent = tail.get();
-  node.tokens.resize(page_tokens(pages));
+  node.keys.resize(page_tokens(pages));
   if (events_) {
     tail->hashes.assign(node.hashes.begin() + static_cast<ptrdiff_t>(pages), node.hashes.end());
     node.hashes.resize(pages);
@@ -386,21 +386,21 @@ void PrefixTree::split(Node& node, size_t pages) {
 }
 
 // Adds a run after the node at which descend() stopped: pages `begin` … of the lists. Returns the last node of the run.
-PrefixTree::Node* PrefixTree::append(Node& end, std::span<const TokenId> tokens, std::span<const PageList> lists,
+PrefixTree::Node* PrefixTree::append(Node& end, std::span<const CacheKey> keys, std::span<const PageList> lists,
                                      size_t begin) {
-  if (tokens.empty()) return &end;
+  if (keys.empty()) return &end;
   Node* node = &end;
   if (!end.is_leaf()) {  // a leaf is extended: a conversation of many turns stays one run
     auto child = std::make_unique<Node>(nodes_++, groups_.size());
-    child->tokens.assign(tokens.begin(), tokens.end());
+    child->keys.assign(keys.begin(), keys.end());
     node = &end.adopt(std::move(child), page_tokens(1));
     touch(*node);
   } else {
-    node->tokens.insert(node->tokens.end(), tokens.begin(), tokens.end());
+    node->keys.insert(node->keys.end(), keys.begin(), keys.end());
   }
   unlist_windows(*node);
   for (size_t group = 0; group < groups_.size(); ++group) {
-    for (size_t at = begin; at < begin + tokens.size() / page_tokens(1); ++at) {
+    for (size_t at = begin; at < begin + keys.size() / page_tokens(1); ++at) {
       const PageId page = lists[group].offers(at) ? lists[group][at] : kNoPage;
       node->pages[group].push_back(page);
       if (page != kNoPage) hold(group, page);
@@ -427,12 +427,12 @@ void PrefixTree::note_stored(const std::string& space, Node& node) {
   const bool first = node.parent->is_root();
   uint64_t parent = !node.hashes.empty() ? node.hashes.back() : first ? 0 : node.parent->hashes.back();
   while (node.hashes.size() < node.size()) {
-    const auto tokens = std::span(node.tokens).subspan(page_tokens(node.hashes.size()), page_tokens(1));
-    const uint64_t hash = page_hash(parent == 0 ? root_hash(space) : parent, tokens);
+    const auto keys = std::span(node.keys).subspan(page_tokens(node.hashes.size()), page_tokens(1));
+    const uint64_t hash = page_hash(parent == 0 ? root_hash(space) : parent, keys);
     news_.push_back({.kind = CacheEvent::Kind::kStored,
                      .hash = hash,
                      .parent = parent,
-                     .tokens = {tokens.begin(), tokens.end()},
+                     .tokens = {keys.begin(), keys.end()},
                      .page_size = page_size_,
                      .cache_namespace = space});
     node.hashes.push_back(parent = hash);
@@ -455,10 +455,10 @@ std::vector<PrefixTree::Prefix> PrefixTree::prefixes() const {
     open.pop_back();
     bool longest = !prefix.tokens.empty();
     for (const auto& [key, child] : node->children) {
-      if (child->tokens.size() < page_tokens(1)) continue;  // a tail
+      if (child->keys.size() < page_tokens(1)) continue;  // a tail
       longest = false;
       open.push_back({child.get(), prefix});
-      std::ranges::copy(child->tokens, std::back_inserter(open.back().second.tokens));
+      std::ranges::copy(child->keys, std::back_inserter(open.back().second.tokens));
     }
     if (longest) found.push_back(prefix);
   }

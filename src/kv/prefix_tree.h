@@ -1,6 +1,6 @@
-// Radix tree over page-aligned token runs: which pages hold the K and V (of target and drafter) of a prefix. The tree
-// holds the cache's reference on each of its pages; requests that use a page hold their own.
-// After SGLang's RadixAttention (Zheng et al. 2024), with whole pages as the unit. Threads: one.
+// Radix tree over page-aligned runs of keys (CacheKey): which pages hold the K and V (of target and drafter) of a
+// prefix. The tree holds the cache's reference on each of its pages; requests that use a page hold their own. After
+// SGLang's RadixAttention (Zheng et al. 2024), with whole pages as the unit. Threads: one.
 //
 // A run has all its pages of group 0. In the other groups (windows) pages may be missing: a prefix is usable up to a
 // position where every required group has the pages that the next row sees. In a model with state snapshots the prefix
@@ -41,7 +41,7 @@ class PrefixTree {
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
 
-  // The longest usable cached prefix of `tokens` in `space` (a namespace: cache salt, adapter, image hash), in whole
+  // The longest usable cached prefix of `keys` in `space` (a namespace: cache salt, adapter), in whole
   // pages: one list for each group, which ends where the prefix ends. A window's list has the pages that the next row
   // sees. The list of a window that is not required has the last of these pages up to the first missing one. Marks the
   // prefix as just used.
@@ -52,13 +52,13 @@ class PrefixTree {
     size_t pages_found = 0;       // whole pages of group 0 that are cached, usable or not
     size_t optional_from = 0;     // if not 0, groups that are not required have no pages before this position
   };
-  Match match(const std::string& space, std::span<const TokenId> tokens);
+  Match match(const std::string& space, std::span<const CacheKey> keys);
 
   // Adds the pages of a prefix, a whole number of pages: lists[0] has all of them, the other lists may lack some. Where
   // the tree already has a page, the caller's list switches to that page. So a prefix that two requests computed at the
-  // same time is stored once. With snapshots `tokens` may end inside a page: those last tokens become a tail if the
+  // same time is stored once. With snapshots `keys` may end inside a page: those last keys become a tail if the
   // list of snapshots has a page there.
-  void insert(const std::string& space, std::span<const TokenId> tokens, std::span<PageList> lists);
+  void insert(const std::string& space, std::span<const CacheKey> keys, std::span<PageList> lists);
 
   // Evicts pages of a group that only the tree references, until `pages` are free or none is left. Returns how many
   // became free. In group 0 it evicts the ends of runs, least recently used first, together with the window pages
@@ -73,7 +73,7 @@ class PrefixTree {
   // The longest cached prefixes, in whole pages. Slow: for checks.
   struct Prefix {
     std::string space;
-    std::vector<TokenId> tokens;
+    std::vector<CacheKey> tokens;
   };
   std::vector<Prefix> prefixes() const;
 
@@ -90,10 +90,10 @@ class PrefixTree {
   enum Place { kBehind, kAtEnd };
   using Windowed = std::array<std::map<Age, Node*>, 2>;  // by Place: nodes that have such pages, by age
 
-  std::vector<Node*> descend(Node& root, std::span<const TokenId> tokens);
+  std::vector<Node*> descend(Node& root, std::span<const CacheKey> keys);
   void touch(Node& node);
   void split(Node& node, size_t pages);
-  Node* append(Node& end, std::span<const TokenId> tokens, std::span<const PageList> lists, size_t begin);
+  Node* append(Node& end, std::span<const CacheKey> keys, std::span<const PageList> lists, size_t begin);
   void note_stored(const std::string& space, Node& node);
   void note_removed(Node& leaf);
   void merge(Node& node, std::span<PageList> lists, size_t begin);
@@ -108,9 +108,9 @@ class PrefixTree {
   void unlist_windows(Node& node);
   size_t pages_at_end(size_t group, const Node& node) const;
   struct Usable;
-  Usable usable(std::span<Node* const> path, std::span<const TokenId> tokens) const;
-  Node* tail_of(const Node& node, std::span<const TokenId> rest) const;
-  void insert_tail(Node& end, std::span<const TokenId> tokens, std::span<PageList> lists, size_t page);
+  Usable usable(std::span<Node* const> path, std::span<const CacheKey> keys) const;
+  Node* tail_of(const Node& node, std::span<const CacheKey> rest) const;
+  void insert_tail(Node& end, std::span<const CacheKey> keys, std::span<PageList> lists, size_t page);
   bool has_states() const { return groups_.back().life == Life::kState; }
 
   size_t page_tokens(size_t pages) const { return pages * static_cast<size_t>(page_size_); }

@@ -40,7 +40,7 @@ void Scheduler::State::resume(Request& request, const VerifyLimit& limit, StepPl
 
 // The last token's row is always computed: it chooses a token, or begins a verify step.
 kv::Lease Scheduler::State::cached_pages(const Request& request) {
-  return cache.open(request.space(), request.tokens().first(request.tokens().size() - 1), request.reuses_prefix());
+  return cache.open(request.space(), request.keys().first(request.keys().size() - 1), request.reuses_prefix());
 }
 
 // Pages for the whole prompt in groups that keep whole sequences; in windows, for the first chunks.

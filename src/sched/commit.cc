@@ -60,9 +60,9 @@ void Scheduler::State::finish_segment(const PlannedSegment& segment, const StepR
   // The cache takes the pages now, not at the request's end: waiting requests with the same prompt share them.
   const int32_t shared = request.traits().shares_prompt ? shared_length(request, config.page_size) : request.length();
   if (prefilled && (request.decoding() || request.computed() >= shared)) {
-    cache.keep(request.space(), request.computed_tokens(), request.resources().pages);
+    cache.keep(request.space(), request.computed_keys(), request.resources().pages);
   }
-  cache.advance(request.space(), request.computed_tokens(), request.resources().pages);
+  cache.advance(request.space(), request.computed_keys(), request.resources().pages);
 }
 
 }  // namespace volley::sched

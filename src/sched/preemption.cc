@@ -156,10 +156,10 @@ void Scheduler::State::keep_prefix(Request& request, bool state_moved_on) {
   };
   const bool ends_anew = !state_moved_on && request.computed() > std::max(pages.cached(), pages.last_snapshot());
   const bool saved = ends_anew && save_end();
-  cache.keep(request.space(), request.computed_tokens(), pages);
+  cache.keep(request.space(), request.computed_keys(), pages);
   // The request's own wanted snapshots may have been all there are. The cache owns them now, and one at the end is
   // worth more than the first of them.
-  if (ends_anew && !saved && save_end()) cache.keep(request.space(), request.computed_tokens(), pages);
+  if (ends_anew && !saved && save_end()) cache.keep(request.space(), request.computed_keys(), pages);
 }
 
 }  // namespace volley::sched

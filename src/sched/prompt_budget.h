@@ -18,6 +18,19 @@ struct PromptBudget {
   int32_t rows_within(double allowed, int32_t start, int32_t most) const;
 };
 
+// The target for a step in which prompts are computed beside requests that decode, and how both share it. A target, not
+// a bound: a step takes at least PromptAllowance::kLeastRows rows of a prompt, and what it takes without prompts is not
+// theirs to change.
+struct TargetStep {
+  double seconds = 0;  // 0: none, and prompts come in whole chunks
+
+  // decoding_s: what the requests that decode take of the step. row, position: PromptBudget's.
+  PromptBudget prompts(double decoding_s, double row, double position) const;
+  // What they should take at most beside prompts that cost prompts_s: drafts that take longer would keep prompts from
+  // their part.
+  double decoding(double prompts_s) const;
+};
+
 // Hands out one step's budget, prompt by prompt.
 class PromptAllowance {
  public:

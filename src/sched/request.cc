@@ -15,8 +15,10 @@ Request::Request(Options options)
       prompt_length_(length()),
       max_tokens_(options.max_tokens),
       traits_(std::move(options.traits)) {
+  keys_.swap(traits_.prompt_keys);
+  VOLLEY_CHECK_EQ(keys().size(), tokens_.size());
   VOLLEY_CHECK_GT(prompt_length_, 0);
-  if (traits_.shares_prompt) prompt_hash_ = kv::page_hash(kv::root_hash(space_), tokens_);
+  if (traits_.shares_prompt) prompt_hash_ = kv::page_hash(kv::root_hash(space_), keys());
   VOLLEY_CHECK_GT(max_tokens_, 0);
 }
 
@@ -74,6 +76,7 @@ void Request::commit(std::span<const TokenId> tokens) {
     state_ = Decoding{std::move(resources)};
   }
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  if (!keys_.empty()) keys_.insert(keys_.end(), tokens.begin(), tokens.end());
 }
 
 void Request::take_off(int32_t prefill_rows, bool chooses) {

@@ -61,10 +61,12 @@ class Request {
   uint64_t age() const;
   bool has_started() const { return age_.has_value(); }
   const std::string& space() const { return space_; }
-  // Hash of space and prompt; different prompts may share it. 0 where no prompt is shared.
+  // Hash of space and the prompt's keys; different prompts may share it. 0 where no prompt is shared.
   uint64_t prompt_hash() const { return prompt_hash_; }
   std::span<const TokenId> tokens() const { return tokens_; }  // prompt, then output
-  std::span<const TokenId> computed_tokens() const { return tokens().first(static_cast<size_t>(computed())); }
+  // Of as many positions as there are tokens: what the prefix cache goes by.
+  std::span<const kv::CacheKey> keys() const { return keys_.empty() ? tokens_ : keys_; }
+  std::span<const kv::CacheKey> computed_keys() const { return keys().first(static_cast<size_t>(computed())); }
   int32_t length() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t prompt_length() const { return prompt_length_; }
   int32_t remaining() const { return prompt_length_ + max_tokens_ - length(); }  // outputs that may still follow
@@ -112,6 +114,7 @@ class Request {
   std::optional<uint64_t> age_;
   std::string space_;
   std::vector<TokenId> tokens_;
+  std::vector<kv::CacheKey> keys_;  // empty: tokens_
   int32_t prompt_length_;
   uint64_t prompt_hash_ = 0;
   int32_t max_tokens_;

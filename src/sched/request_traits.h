@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "kv/layout.h"
 
 namespace volley::sched {
 
@@ -13,6 +16,7 @@ struct RequestTraits {
   std::string tenant = {};     // the tenant whose share of prompt rows and slots it uses (fair_shares.h)
   uint64_t group = 0;          // within the tenant: requests of one group use one share together; 0: a group of its own
   int32_t priority = 0;        // within the tenant: lower is earlier
+  std::vector<kv::CacheKey> prompt_keys = {};  // of the prompt's positions, all of them; empty: they are its tokens
 };
 
 }  // namespace volley::sched

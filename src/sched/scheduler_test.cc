@@ -273,6 +273,31 @@ TEST(SchedulerPrefix, AFinishedRequestLeavesItsFullPages) {
   EXPECT_EQ(plan.started[1].start, 0);  // another namespace
 }
 
+// Where a prompt has keys, they and the tokens that follow say what is cached.
+TEST(SchedulerPrefix, GoesByKeysOfThePrompt) {
+  Scheduler scheduler(roomy());
+  Tokens turn(9, 7), keys = counting(-20, 9);
+  ASSERT_TRUE(scheduler.add(1, "", turn, 20, {.prompt_keys = keys}).ok());
+  prefill(scheduler);
+  auto results = results_of(scheduler.plan({.draft = 3}), {{1, 3}});
+  results[0].finished = true;
+  scheduler.apply(results);
+  for (const TokenId token : {1009, 1010, 1011, 1012, 5}) {
+    turn.push_back(token);
+    keys.push_back(token);
+  }
+  ASSERT_TRUE(scheduler.add(2, "", turn, 4, {.prompt_keys = keys}).ok());
+  keys[5] = -99;
+  ASSERT_TRUE(scheduler.add(3, "", turn, 4, {.prompt_keys = keys}).ok());
+  ASSERT_TRUE(scheduler.add(4, "", turn, 4).ok());
+  const StepPlan plan = scheduler.plan({});
+  ASSERT_EQ(plan.started.size(), 3u);
+  EXPECT_EQ(plan.started[0].start, 12);
+  EXPECT_EQ(plan.started[1].start, 4) << "the second page differs";
+  EXPECT_EQ(plan.started[2].start, 0);
+  EXPECT_EQ(scheduler.tokens(2)[0], 7);
+}
+
 // A prompt that is cached to its last token still computes that token: its row chooses the first output.
 TEST(SchedulerPrefix, KeepsARowToChoose) {
   Scheduler scheduler(roomy());

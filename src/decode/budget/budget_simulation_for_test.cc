@@ -131,7 +131,7 @@ Machine small_cpu() {
 }
 
 Simulation::Simulation(Machine machine, CostModel costs, uint64_t seed)
-    : machine_(std::move(machine)), policy_(machine_.config, std::move(costs)), dice_(seed) {}
+    : machine_(std::move(machine)), costs_(std::move(costs)), policy_(machine_.config, costs_), dice_(seed) {}
 
 std::vector<int32_t> Simulation::share(std::span<const SimulatedRequest> requests, const Decision& decision,
                                        std::span<const Block> blocks) {
@@ -214,7 +214,8 @@ void Simulation::observe_oldest() {
   for (const Block& block : flight.blocks) {
     outcomes.push_back({block.id, block.confidence, block.verified, block.accepted, false, false, block.accepted + 1});
   }
-  policy_.observe(flight.shape, flight.seconds, outcomes);
+  costs_.observe(policy_.that_runs(flight.shape), flight.seconds);
+  policy_.observe(flight.shape.draft > 0, outcomes);
 }
 
 double fixed_rate(const Machine& machine, std::span<const SimulatedRequest> requests, int32_t draft) {

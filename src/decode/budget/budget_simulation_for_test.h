@@ -75,6 +75,7 @@ class Simulation {
   void observe_oldest();
 
   Machine machine_;
+  CostModel costs_;
   BudgetPolicy policy_;
   std::mt19937_64 dice_;
   ThreadPool pool_{1};

@@ -94,6 +94,7 @@ Result<CostModel> CostModel::from_text(std::string_view text, std::string_view k
     model.rest_ = curve_of(in.at("rest"));
     if (!set_values(in.at("row_factors"), model.row_factors_) || !model.sane()) return damaged();
     model.forget_variances();
+    model.mixed_ = {0, true};
     return model;
   } catch (const json::exception&) {
     return damaged();

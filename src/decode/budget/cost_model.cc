@@ -152,6 +152,7 @@ CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv, ExpertCosts ex
   for (auto& [length, points] : drafts) drafts_.push_back({length, Curve(std::move(points))});
   complete_drafts();
   forget_variances();
+  mixed_ = {0, true};
 }
 
 // A length that was measured for fewer requests than others is extrapolated: its ratio to the interpolation of its
@@ -216,8 +217,27 @@ double CostModel::predict_rest(const RoundShape& shape) const {
   return rest_parts(shape).seconds();
 }
 
+void CostModel::expect_steps(double typical_s, bool by_shape) {
+  VOLLEY_CHECK(measured() || !by_shape);
+  if (!mixed_.priced()) mixed_ = {typical_s, by_shape};
+}
+
+double CostModel::decoding(const RoundShape& shape) const {
+  return shape.requests > 0 ? mixed_.base(mixed(shape).decoding_s) : 0;
+}
+
+MixedSteps::Step CostModel::mixed(const RoundShape& shape) const {
+  RoundShape alone = shape;
+  alone.other_rows = 0;
+  return {.decode_rows = shape.verify_rows,
+          .decoding_s = measured() && shape.requests > 0 ? predict(alone).total() : 0,
+          .prompt_rows = shape.other_rows,
+          .prompt_positions = static_cast<double>(shape.other_positions)};
+}
+
 void CostModel::observe(const RoundShape& shape, const RoundSeconds& seconds) {
-  if (shape.requests == 0 || shape.other_rows > 0) return;
+  mixed_.observe(mixed(shape), seconds.total());
+  if (!measured() || shape.requests == 0 || shape.other_rows > 0) return;
   drift(shape.requests);
   const RestParts r = rest_parts(shape);
   const double rest = r.seconds();

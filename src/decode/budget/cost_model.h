@@ -1,5 +1,6 @@
-// The cost of a round, in seconds, as a function of its shape: measured at the start (measure.h) or read from a cache,
-// and refreshed by every round that runs.
+// The one model of what a step of the engine takes, in seconds, as a function of its shape: measured at the start
+// (measure.h), read from a cache or not known, and refreshed by every step that runs. A round is a step without
+// prompts.
 #pragma once
 
 #include <volley/result.h>
@@ -10,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "decode/budget/mixed_steps.h"
 
 namespace volley::decode {
 
@@ -37,11 +40,12 @@ class Curve {
 };
 
 struct RoundShape {
-  int32_t requests = 0;     // requests that decode
-  int32_t draft = 0;        // tokens drafted for each of them; 0: the drafter does not run
-  int32_t verify_rows = 0;  // rows of the target's pass that belong to them, last tokens included
-  int32_t other_rows = 0;   // rows of prompts in the same pass
-  int64_t kv_tokens = 0;    // positions that the decoding requests attend to, in all
+  int32_t requests = 0;         // requests that decode
+  int32_t draft = 0;            // tokens drafted for each of them; 0: the drafter does not run
+  int32_t verify_rows = 0;      // rows of the target's pass that belong to them, last tokens included
+  int32_t other_rows = 0;       // rows of prompts in the same pass
+  int64_t kv_tokens = 0;        // positions that the decoding requests attend to, in all
+  int64_t other_positions = 0;  // that the rows of prompts see, each those before it and itself
 };
 
 struct RoundSeconds {
@@ -82,20 +86,37 @@ struct KvCosts {
 // error is attributed mostly to the parameters that are least certain and matter most (a Kalman filter without
 // covariances). Speed, which changes no choice, drifts fast: so a machine that is slower for a while does not make a
 // shape seem expensive.
+//
+// A step with prompts takes what MixedSteps learns of it, whose base is draft + rest without other_rows.
 class CostModel {
  public:
+  // Nothing was measured: only whole steps are known, by what they teach. REQUIRES of predict(): measured().
+  CostModel() { forget_variances(); }
   // From measurements at a grid of shapes with short contexts. REQUIRES: one at least. Staircases are the caller's:
   // predict() between two recorded sizes is between their times, so ask for the size that will run. experts: without
   // seconds, which are estimated from the samples as the time for each additional expert. Made-up rows may agree on
   // their experts; predictions assume rows that choose independently, until rounds show otherwise.
   CostModel(std::vector<CostSample> samples, KvCosts kv, ExpertCosts experts = {});
 
+  bool measured() const { return !rest_.empty(); }
+
+  // other_rows count like verify_rows here: how a pass's time grows with its rows.
   RoundSeconds predict(const RoundShape& shape) const { return {predict_draft(shape), predict_rest(shape)}; }
   double predict_draft(const RoundShape& shape) const;
   double predict_rest(const RoundShape& shape) const;
 
-  // A round that ran. One outlier (another program on the machine) moves little; a lasting change is followed. Rounds
-  // with prompts are ignored: their times are mostly the prompts'.
+  // Whole steps. expect_steps() comes first; typical_s: MixedSteps's, which counts until there are prices. by_shape:
+  // whether predict() holds in them. REQUIRES: measured(), for by_shape.
+  void expect_steps(double typical_s, bool by_shape);
+  // What the decoding requests take of such a step; 0: nobody decodes.
+  double decoding(const RoundShape& shape) const;
+  // decoding() as a multiple of predict(), 1 where that does not hold.
+  double decoding_factor() const { return mixed_.base_factor(); }
+  PromptPrice prompt_price() const { return mixed_.price(); }
+  double at_least(const RoundShape& shape) const { return mixed_.at_least(mixed(shape)); }  // MixedSteps::at_least()
+
+  // A step that ran. One outlier (another program on the machine) moves little; a lasting change is followed. Those
+  // with prompts teach nothing of rounds: their times are mostly the prompts'.
   void observe(const RoundShape& shape, const RoundSeconds& seconds);
 
   // As JSON text, for a cache file. `key` identifies device, model shapes and build; from_text returns
@@ -148,7 +169,7 @@ class CostModel {
     int32_t seen = 0;
   };
 
-  CostModel() { forget_variances(); }
+  MixedSteps::Step mixed(const RoundShape& shape) const;
   void complete_drafts();
   void forget_variances();
   void drift(int32_t requests);
@@ -168,6 +189,7 @@ class CostModel {
   Factor speed_;
   int32_t last_requests_ = 0;  // of the last round that was observed
   Noise draft_noise_, rest_noise_;
+  MixedSteps mixed_ = {0, false};
 };
 
 }  // namespace volley::decode

@@ -69,9 +69,9 @@ struct BudgetPolicy::State {
     float shift = 0;
   };
 
-  State(BudgetConfig given, CostModel model)
+  State(BudgetConfig given, const CostModel& model)
       : config(std::move(given)),
-        costs(std::move(model)),
+        costs(model),
         population(config.max_draft),
         reliability(config.max_draft),
         options(config),
@@ -97,7 +97,7 @@ struct BudgetPolicy::State {
   void learn(const BlockOutcome& block);
 
   BudgetConfig config;
-  CostModel costs;
+  const CostModel& costs;
   Calibrator calibrator;
   Population population;
   std::unordered_map<RequestId, Known> known;
@@ -129,9 +129,9 @@ struct BudgetPolicy::State {
   std::array<int64_t, kRowBands> last_band = {};
 };
 
-BudgetPolicy::BudgetPolicy(BudgetConfig config, CostModel costs) {
+BudgetPolicy::BudgetPolicy(BudgetConfig config, const CostModel& costs) {
   VOLLEY_CHECK(config.max_draft == 0 || config.draft_lengths.back() == config.max_draft);
-  state_ = std::make_unique<State>(std::move(config), std::move(costs));
+  state_ = std::make_unique<State>(std::move(config), costs);
 }
 
 BudgetPolicy::~BudgetPolicy() = default;
@@ -361,10 +361,8 @@ void BudgetPolicy::State::learn(const BlockOutcome& block) {
   population.add(chances, request.history);
 }
 
-void BudgetPolicy::observe(const RoundShape& shape, const RoundSeconds& seconds, std::span<const BlockOutcome> blocks) {
+void BudgetPolicy::observe(bool drafted, std::span<const BlockOutcome> blocks) {
   State& s = *state_;
-  const RoundToChoose round = {shape.requests, shape.draft, shape.other_rows, shape.kv_tokens};
-  if (seconds.rest > 0) s.costs.observe(s.options.shape(round, shape.draft, shape.verify_rows), seconds);
   ++s.rounds;
   int32_t tokens = 0, ended = 0;
   for (const BlockOutcome& block : blocks) {
@@ -372,9 +370,9 @@ void BudgetPolicy::observe(const RoundShape& shape, const RoundSeconds& seconds,
     tokens += block.committed;
     ended += block.ended ? 1 : 0;
   }
-  s.population.end_round(shape.draft > 0, tokens, ended);
-  s.calibrator.end_round(shape.draft > 0);
-  if (shape.draft == 0) return;
+  s.population.end_round(drafted, tokens, ended);
+  s.calibrator.end_round(drafted);
+  if (!drafted) return;
   s.drafted.insert(s.drafted.begin(), s.rounds);
   if (std::ssize(s.drafted) > kReplayRounds) s.drafted.pop_back();
 }
@@ -392,12 +390,12 @@ const ops::SurvivalTable& BudgetPolicy::table() const {
   return state_->calibrator.table();
 }
 
-double BudgetPolicy::predict(const RoundShape& asked) const {
+RoundShape BudgetPolicy::that_runs(const RoundShape& asked) const {
   const RoundToChoose round = {
       .requests = asked.requests, .other_rows = asked.other_rows, .kv_tokens = asked.kv_tokens};
   RoundShape shape = state_->options.shape(round, asked.draft, asked.verify_rows);
-  shape.other_rows = 0;
-  return state_->costs.predict(shape).total();
+  shape.other_positions = asked.other_positions;
+  return shape;
 }
 
 std::span<const BudgetPolicy::Calibration> BudgetPolicy::calibration() const {

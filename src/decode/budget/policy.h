@@ -71,24 +71,24 @@ struct BlockOutcome {
 
 class BudgetPolicy {
  public:
-  BudgetPolicy(BudgetConfig config, CostModel costs);
+  // costs: measured. It must outlive the policy; the caller shows it every round that runs.
+  BudgetPolicy(BudgetConfig config, const CostModel& costs);
   ~BudgetPolicy();
 
   // Decides the coming round. kv_tokens: positions that `requests` attend to, in all. May be called before the outcomes
   // of earlier decisions are known.
   Decision decide(std::span<const BudgetRequest> requests, PassPrompts prompts, int64_t kv_tokens);
 
-  // A round's outcome, in the order of the rounds. `shape` is the requested shape; the sizes that ran follow from it.
-  // seconds.rest == 0: its time is not typical (the round waited for a grammar's masks), and is ignored. Call before
-  // forget() of its requests.
-  void observe(const RoundShape& shape, const RoundSeconds& seconds, std::span<const BlockOutcome> blocks);
+  // A round's outcome, in the order of the rounds. drafted: whether the drafter ran. Call before forget() of its
+  // requests.
+  void observe(bool drafted, std::span<const BlockOutcome> blocks);
 
   // The request ended. Only requests that were in a decision are remembered.
   void forget(RequestId id);
   float shift(RequestId id) const;  // the request's own log-odds shift; 0 when unknown
   const ops::SurvivalTable& table() const;
-  // The decoding requests' seconds in a round of that shape, in the sizes that run.
-  double predict(const RoundShape& shape) const;
+  // The shape that runs where this one is asked for, which is the one that CostModel knows.
+  RoundShape that_runs(const RoundShape& asked) const;
 
   // Predicted and actual survival by position, since the start: how often a verified position i was predicted to
   // survive (sum of chances), did survive, and was verified.

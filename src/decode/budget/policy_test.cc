@@ -22,7 +22,9 @@ class BudgetPolicyTest : public testing::Test {
     for (CurvePoint& point : rest) point.y *= scale_;
     machine.rest = rest;
     machine.draft = {{1, scale_ * draft_ms * 1e-3}, {2048, scale_ * draft_ms * 1e-3 * 1.0001}};
-    policy_ = std::make_unique<BudgetPolicy>(config_, machine.measured(64));
+    policy_.reset();
+    costs_ = machine.measured(64);
+    policy_ = std::make_unique<BudgetPolicy>(config_, costs_);
   }
   static BudgetConfig config() {
     BudgetConfig config;
@@ -46,7 +48,11 @@ class BudgetPolicyTest : public testing::Test {
     std::vector<BlockOutcome> blocks;
     for (int32_t i = 0; i < n; ++i)
       blocks.push_back({static_cast<RequestId>(i + 1), confidences, verified, accepted, cut});
-    policy_->observe({n, 7, n * (verified + 1), 0, 100}, {scale_ * 0.001, scale_ * 0.01}, blocks);
+    ran({n, 7, n * (verified + 1), 0, 100}, {scale_ * 0.001, scale_ * 0.01}, blocks);
+  }
+  void ran(const RoundShape& shape, const RoundSeconds& seconds, std::span<const BlockOutcome> blocks) {
+    costs_.observe(policy_->that_runs(shape), seconds);
+    policy_->observe(shape.draft > 0, blocks);
   }
   void settle(int32_t n, float confidence, int32_t accepted) {
     for (int32_t i = 0; i < 30; ++i) {
@@ -63,6 +69,7 @@ class BudgetPolicyTest : public testing::Test {
 
   BudgetConfig config_ = config();
   double scale_ = 1;
+  CostModel costs_;
   std::unique_ptr<BudgetPolicy> policy_;
 };
 
@@ -148,7 +155,7 @@ TEST_F(BudgetPolicyTest, DraftsLessWhileOthersWaitToJoin) {
     const std::vector<float> confidences(1, 0.9f);
     std::vector<BlockOutcome> blocks;
     for (RequestId id = 1; id <= 4; ++id) blocks.push_back({id, confidences, 1, i % 10 < 9 ? 1 : 0});
-    policy_->observe({4, 1, 8, 0, 100}, {0.001, 0.012}, blocks);
+    ran({4, 1, 8, 0, 100}, {0.001, 0.012}, blocks);
   }
   EXPECT_EQ(decide_for_gain(requests(4, 1)).draft, 1);
   EXPECT_EQ(decide_for_gain(requests(4, 1), {.rows = 50, .ending = 1}).draft, 1);
@@ -195,7 +202,7 @@ TEST_F(BudgetPolicyTest, PlainDecodingThatSeemsNearlyAsGoodIsTriedSoon) {
       blocks.push_back({id, confidences, 1, id % 10 < 9 ? 1 : 0});
     }
     const RoundSeconds took = {decision.draft > 0 ? 0.001 : 0, decision.seconds - (decision.draft > 0 ? 0.001 : 0)};
-    policy_->observe({n, decision.draft, decision.verify_rows, 0, 100}, took, blocks);
+    ran({n, decision.draft, decision.verify_rows, 0, 100}, took, blocks);
     return decision;
   };
   for (int32_t i = 0; i < 60; ++i) round(8);
@@ -236,7 +243,7 @@ TEST_F(BudgetPolicyTest, ARequestOfAStandingDecisionIsRemembered) {
   decide(other);
   const std::vector<float> confidences(7, 0.7f);
   const std::vector<BlockOutcome> blocks = {{9, confidences, 7, 7, false}};
-  policy_->observe({2, 7, 16, 0, 100}, {1e-6, 1e-5}, blocks);
+  ran({2, 7, 16, 0, 100}, {1e-6, 1e-5}, blocks);
   EXPECT_GT(policy_->shift(9), 0);
 }
 
@@ -319,7 +326,7 @@ TEST_F(BudgetPolicyTest, ARequestsShiftFollowsItsOwnOutcomesWithinBounds) {
   for (int32_t i = 0; i < 1000; ++i) {
     decide(requests(2));
     const std::vector<BlockOutcome> blocks = {{1, confidences, 7, 7, false}, {2, confidences, 7, 0, false}};
-    policy_->observe({2, 7, 16, 0, 100}, {0.001, 0.01}, blocks);
+    ran({2, 7, 16, 0, 100}, {0.001, 0.01}, blocks);
   }
   EXPECT_GT(policy_->shift(1), 0.2f);
   EXPECT_LT(policy_->shift(2), -0.2f);
@@ -337,7 +344,7 @@ TEST_F(BudgetPolicyTest, WhatLiesBehindAnEndIsWorthLess) {
     for (int32_t i = 0; i < 200; ++i) {
       decide(requests(1));
       const std::vector<BlockOutcome> blocks = {{1, confidences, 7, committed - 1, ends, ends, committed}};
-      policy_->observe({1, 7, 8, 0, 100}, {0.001, 0.01}, blocks);
+      ran({1, 7, 8, 0, 100}, {0.001, 0.01}, blocks);
     }
     return decide_for_gain(requests(1));
   };

@@ -48,7 +48,8 @@ Status Dispatcher::submit(Admission admission) {
                                         .max_tokens = request.max_tokens,
                                         .pages = {}};
   if (config_.prefix_cache && request.prompt_logprobs < 0) {
-    arrival.pages = kv::page_hashes(request.cache_namespace, request.prompt, config_.page_size);
+    const std::vector<TokenId>& keys = request.prompt_keys.empty() ? request.prompt : request.prompt_keys;
+    arrival.pages = kv::page_hashes(request.cache_namespace, keys, config_.page_size);
   }
   const RequestId id = admission.id;
   admission.sink = [this, sink = std::move(admission.sink)](const Event& event) {

@@ -1,4 +1,5 @@
-// How long a step may take before the device is held to hang.
+// How long a step may take before the device is held to hang. A bound, not a prediction: decode::CostModel knows steps
+// like those that it saw, and a hang must be told from one that it never saw.
 #pragma once
 
 #include <chrono>

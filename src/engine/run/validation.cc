@@ -156,6 +156,11 @@ Status check_request(const GenerateRequest& request, const EngineInfo& info) {
   constexpr double kLongestTimeout = 1e6;
   VOLLEY_RETURN_IF_ERROR(in_range("timeout", request.timeout_s, 0, kLongestTimeout));
   for (TokenId token : request.prompt) VOLLEY_RETURN_IF_ERROR(check_token("prompt", token, info));
+  if (!request.prompt_keys.empty() && request.prompt_keys.size() != request.prompt.size()) {
+    return invalid_argument("prompt_keys has " + std::to_string(request.prompt_keys.size()) +
+                            " entries: it needs one for each of the prompt's " + std::to_string(prompt) +
+                            " tokens, or none.");
+  }
   for (TokenId token : request.stop_token_ids) VOLLEY_RETURN_IF_ERROR(check_token("stop_token_ids", token, info));
   const size_t end_ids = request.stop_token_ids.size() + info.eos_token_ids.size();
   if (end_ids > ops::kMaxEndIds) {

@@ -32,6 +32,14 @@ TEST(Validation, ARepetitionPenaltyKeepsLogitsFinite) {
   }
 }
 
+TEST(Validation, EachTokenOfAPromptHasAKeyOrNone) {
+  GenerateRequest request = plain();
+  request.prompt_keys = {-1, 2};
+  EXPECT_EQ(refusal(request), "") << "keys are no token ids";
+  request.prompt_keys = {-1};
+  EXPECT_EQ(refusal(request), "prompt_keys has 1 entries: it needs one for each of the prompt's 2 tokens, or none.");
+}
+
 // Each end would be a begin, too.
 TEST(Validation, AThinkingBudgetNeedsTwoTokens) {
   GenerateRequest request = plain();

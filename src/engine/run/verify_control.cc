@@ -38,8 +38,9 @@ VerifyControl::VerifyControl(VerifyConfig config) : config_(std::move(config)) {
   stats_.survived_at.resize(config_.max_draft);
   stats_.predicted_at.resize(config_.max_draft);
   if (config_.max_draft == 0) return;
-  VOLLEY_CHECK(config_.costs || config_.policy.kind != Kind::kAuto);
-  if (!config_.costs) return;
+  const bool measured = config_.costs != nullptr && config_.costs->measured();
+  VOLLEY_CHECK(measured || config_.policy.kind != Kind::kAuto);
+  if (!measured) return;
   decode::BudgetConfig budget;
   budget.max_draft = config_.max_draft;
   budget.draft_lengths = config_.draft_lengths;
@@ -47,7 +48,7 @@ VerifyControl::VerifyControl(VerifyConfig config) : config_(std::move(config)) {
   budget.most_shared_rows = config_.most_shared_rows;
   budget.max_rows = config_.max_rows;
   budget.fixed = fixed_of(config_.policy, config_.max_draft);
-  policy_ = std::make_unique<decode::BudgetPolicy>(std::move(budget), std::move(*config_.costs));
+  policy_ = std::make_unique<decode::BudgetPolicy>(std::move(budget), *config_.costs);
 }
 
 void VerifyControl::set(const VerifyPolicy& policy) {
@@ -57,7 +58,8 @@ void VerifyControl::set(const VerifyPolicy& policy) {
 }
 
 double VerifyControl::predict(const decode::RoundShape& shape) const {
-  return policy_ && shape.requests > 0 ? policy_->predict(shape) : 0;
+  if (config_.costs == nullptr) return 0;
+  return config_.costs->decoding(policy_ ? policy_->that_runs(shape) : shape);
 }
 
 // Requests draft what they can use, and all together no more than there is room for.
@@ -78,7 +80,7 @@ VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook, double mos
   if (policy_) step.limit.most_shared_rows = config_.most_shared_rows;
   step.shape.kv_tokens = outlook.positions;
   const auto n = static_cast<int32_t>(outlook.requests.size());
-  plain_s_ = predict({n, 0, n, outlook.prompt_rows, outlook.positions});
+  plain_s_ = step.decoding_s = predict({n, 0, n, outlook.prompt_rows, outlook.positions});
   if (config_.max_draft == 0) return step;
   if (const auto fixed = fixed_of(config_.policy, config_.max_draft)) {
     step.limit.draft = *fixed;
@@ -91,7 +93,7 @@ VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook, double mos
   decode::PassPrompts prompts = {outlook.prompt_rows, outlook.prompts_ending};
   // Where plain decoding takes longer, too, drafts are only in the way of prompts that wait.
   const bool matters = outlook.prompts_wait || (outlook.prompt_rows > 0 && plain_s_ <= most_seconds);
-  if (matters) prompts.most_seconds = most_seconds;
+  if (matters) prompts.most_seconds = most_seconds / config_.costs->decoding_factor();
   step.decision = policy_->decide(requests_, prompts, outlook.positions);
   step.limit.draft = step.decision->draft;
   step.limit.rows = step.decision->verify_rows;
@@ -102,12 +104,19 @@ VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook, double mos
 decode::VerifyBudget VerifyControl::budget(const sched::StepPlan& plan, std::span<const decode::RoundSegment> segments,
                                            VerifyStep& step) const {
   int32_t decoding = 0, drafted = 0;
+  step.shape.other_rows = 0;
+  step.shape.other_positions = 0;
   step.draft = 0;
   step.simulated.clear();
   step.waits_for_masks = false;
   for (const decode::RoundSegment& segment : segments) {
     step.waits_for_masks = step.waits_for_masks || segment.masks != nullptr;
-    if (segment.start != decode::RoundSegment::kLastToken) continue;
+    if (segment.start != decode::RoundSegment::kLastToken) {
+      const auto rows = static_cast<int64_t>(segment.known.size());
+      step.shape.other_rows += static_cast<int32_t>(rows);
+      step.shape.other_positions += rows * segment.start + rows * (rows + 1) / 2;
+      continue;
+    }
     ++decoding;
     drafted += segment.draft;
     step.draft = std::max(step.draft, segment.draft);
@@ -116,9 +125,8 @@ decode::VerifyBudget VerifyControl::budget(const sched::StepPlan& plan, std::spa
   step.rows = std::min(plan.decode_rows, decoding + drafted);
   step.shape.requests = decoding;
   step.shape.draft = step.draft;
-  step.shape.other_rows = plan.rows - plan.decode_rows;
   step.shape.verify_rows = step.rows;
-  step.decoding_s = predict(step.shape);
+  if (policy_) step.shape = policy_->that_runs(step.shape);
   decode::VerifyBudget budget;
   if (!plan.shared || step.rows == decoding + drafted) return budget;
   budget.rows = step.rows;
@@ -141,8 +149,7 @@ void VerifyControl::observe(const VerifyStep& step, const decode::StepTimes& tim
     for (int32_t j = 0; j < result.drafted; ++j) ++stats_.verified_at[j];
     for (int32_t j = 0; j < result.accepted; ++j) ++stats_.survived_at[j];
   }
-  const decode::RoundSeconds seconds = {times.draft, times.rest};
-  if (policy_) policy_->observe(step.shape, step.waits_for_masks ? decode::RoundSeconds{} : seconds, blocks_);
+  if (policy_) policy_->observe(step.draft > 0, blocks_);
   ++stats_.steps;
   ++stats_.draft_lengths[step.draft];
   stats_.plain += step.draft == 0 ? 1 : 0;
@@ -152,7 +159,7 @@ void VerifyControl::observe(const VerifyStep& step, const decode::StepTimes& tim
   stats_.probes += step.decision->probe ? 1 : 0;
   stats_.predicted_tokens += step.decision->tokens;
   stats_.predicted_s += step.decision->seconds;
-  stats_.measured_s += seconds.draft + seconds.rest;
+  stats_.measured_s += times.draft + times.rest;
 }
 
 void VerifyControl::forget(RequestId id) {

@@ -1,5 +1,5 @@
 // How many drafted tokens each step verifies: what the options or set_verify() say, or what the budget policy decides
-// (decode/budget). Between the worker, which plans and runs steps, and the policy, which learns from them.
+// (decode/budget). Between the worker, which plans and runs steps, and the policy, which learns from their outcomes.
 //
 // A step goes through next(), before it is planned; budget(), when its segments are known; and observe(), with its
 // results, in the order of the steps. Threads: one, the engine's.
@@ -25,20 +25,22 @@ struct VerifyConfig {
   std::vector<int32_t> draft_lengths;  // these three: of the round
   std::vector<int32_t> row_buckets;
   int32_t most_shared_rows = 0;
-  int32_t max_rows = 0;                    // of a step
-  std::optional<decode::CostModel> costs;  // needed for VerifyPolicy::Kind::kAuto
+  int32_t max_rows = 0;  // of a step
+  // Must outlive the control; the caller shows it every step that runs. measured() for VerifyPolicy::Kind::kAuto. Null:
+  // nothing is predicted.
+  const decode::CostModel* costs = nullptr;
 };
 
 // One step on its way.
 struct VerifyStep {
   sched::VerifyLimit limit;
   std::optional<decode::Decision> decision;  // with kAuto, when somebody decodes
-  decode::RoundShape shape;                  // filled by budget()
+  decode::RoundShape shape;                  // the one that runs, filled by budget()
   int32_t draft = 0;                         // tokens drafted for the request that gets most
   int32_t rows = 0;                          // of the target's pass for decoding requests
   bool waits_for_masks = false;              // its time holds the host's work
-  double decoding_s = 0;  // predicted for the decoding requests alone; 0: nobody decodes, or there is no cost model
-  std::vector<float> simulated;  // of each decoding segment: its simulated acceptance, or -1
+  double decoding_s = 0;                     // CostModel::decoding(), before budget()
+  std::vector<float> simulated;              // of each decoding segment: its simulated acceptance, or -1
 };
 
 // The last step's choice, for people. Words are made when somebody asks.
@@ -53,12 +55,10 @@ class VerifyControl {
  public:
   explicit VerifyControl(VerifyConfig config);
 
-  void set(const VerifyPolicy& policy);  // from the next step on. REQUIRES: VerifyConfig::costs, for kAuto
+  void set(const VerifyPolicy& policy);  // from the next step on. REQUIRES: measured costs, for kAuto
 
-  bool predicts() const { return policy_ != nullptr; }  // whether there is a cost model
-  // What the last next() predicted for plain decoding of all. 0: nobody decoded, or there is no cost model.
-  double plain_s() const { return plain_s_; }
-  // most_seconds: what the decoding requests may take of a step with prompts (PromptPace).
+  double plain_s() const { return plain_s_; }  // CostModel::decoding() of plain decoding of all, as of the last next()
+  // most_seconds: what the decoding requests may take of a step with prompts (sched::TargetStep).
   VerifyStep next(const sched::DecodingOutlook& outlook, double most_seconds = std::numeric_limits<double>::infinity());
   // The rows that the decoding segments of a planned step get. `segments` may be fewer than were planned.
   decode::VerifyBudget budget(const sched::StepPlan& plan, std::span<const decode::RoundSegment> segments,
@@ -74,7 +74,6 @@ class VerifyControl {
   const VerifyNews& news() const { return news_; }
 
  private:
-  // What the decoding requests take of such a step. 0: there is no cost model, or nobody decodes.
   double predict(const decode::RoundShape& shape) const;
   void predict_fixed(const sched::DecodingOutlook& outlook, int32_t draft, VerifyStep& step) const;
 

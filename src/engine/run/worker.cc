@@ -11,7 +11,7 @@ namespace {
 
 using Clock = RequestOutput::Clock;
 
-VerifyConfig verify_config(WorkerParts& parts) {
+VerifyConfig verify_config(const WorkerParts& parts, const decode::CostModel& costs) {
   const decode::StepExecutor& round = *parts.replica;
   VerifyConfig config;
   config.policy = parts.verify;
@@ -20,7 +20,7 @@ VerifyConfig verify_config(WorkerParts& parts) {
   config.row_buckets = round.row_buckets();
   config.most_shared_rows = round.most_shared_rows();
   config.max_rows = parts.scheduler.max_num_batched_tokens;
-  config.costs = std::move(parts.costs);
+  config.costs = &costs;
   return config;
 }
 
@@ -30,8 +30,8 @@ Worker::Worker(WorkerParts parts)
     : parts_(std::move(parts)),
       lockstep_(parts_.replica->lockstep()),
       scheduler_(parts_.scheduler),
-      verify_(verify_config(parts_)),
-      pace_(parts_.target_step_s, predicts()),
+      costs_(parts_.costs ? std::move(*parts_.costs) : decode::CostModel()),
+      verify_(verify_config(parts_, costs_)),
       acceptance_(parts_.drafter),
       vocab_(parts_.replica->vocab()),
       times_before_(parts_.replica->times()),
@@ -40,6 +40,7 @@ Worker::Worker(WorkerParts parts)
                 [this](std::chrono::duration<double> limit) { return is_late(limit); }) {
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
+  set(sched::TargetStep{parts_.target_step_s});
   publish_stats();
   if (lockstep_) {
     lockstep_.with->watch(lockstep_.replica, [this] {
@@ -111,7 +112,7 @@ void Worker::set_verify(const VerifyPolicy& policy) {
 void Worker::set_target_step(double seconds) {
   {
     std::lock_guard lock(mutex_);
-    commands_.push_back(TargetStep{seconds});
+    commands_.push_back(sched::TargetStep{seconds});
   }
   wake_.notify_all();
 }
@@ -208,7 +209,7 @@ bool Worker::take_commands() {
   std::unique_lock lock(mutex_);
   if (pending_.empty() && scheduler_.idle() && flights_.empty()) {
     wake_.wait(lock, [&] { return stopping_ || !commands_.empty() || !lost_.empty() || lockstep_.behind(); });
-  } else if (const auto time = plan_time_.next()) {
+  } else if (const auto time = plan_deadline_.next()) {
     wake_.wait_until(lock, *time, [&] { return stopping_ || !commands_.empty(); });
   }
   move_commands();
@@ -225,10 +226,7 @@ void Worker::handle(Command command) {
   if (auto* admission = std::get_if<Admission>(&command)) return handle(std::move(*admission));
   if (auto* cancel = std::get_if<Cancel>(&command)) return end(cancel->id, FinishReason::kCancelled, std::nullopt);
   if (const auto* policy = std::get_if<VerifyPolicy>(&command)) return verify_.set(*policy);
-  if (const auto* target = std::get_if<TargetStep>(&command)) {
-    pace_ = PromptPace(target->seconds, predicts());
-    return;
-  }
+  if (const auto* target = std::get_if<sched::TargetStep>(&command)) return set(*target);
   scheduler_.drop_prefix_cache();
 }
 
@@ -281,7 +279,8 @@ void Worker::handle(Admission admission) {
                                     .shares_prompt = request.shares_prompt,
                                     .tenant = std::move(request.tenant),
                                     .group = request.group,
-                                    .priority = request.priority};
+                                    .priority = request.priority,
+                                    .prompt_keys = std::move(request.prompt_keys)};
   const Status added =
       scheduler_.add(admission.id, request.cache_namespace, std::move(request.prompt), request.max_tokens, traits);
   if (!added.ok()) end(admission.id, FinishReason::kError, added.error());

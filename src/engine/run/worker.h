@@ -17,8 +17,7 @@
 #include "engine/run/executor.h"
 #include "engine/run/grammar_masks.h"
 #include "engine/run/open_requests.h"
-#include "engine/run/plan_time.h"
-#include "engine/run/prompt_pace.h"
+#include "engine/run/plan_deadline.h"
 #include "engine/run/queue_places.h"
 #include "engine/run/request_output.h"
 #include "engine/run/step_timeout.h"
@@ -34,7 +33,7 @@ struct WorkerParts {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<TokenId> eos_ids;
   sched::SchedulerConfig scheduler;
-  double target_step_s = 0;  // PromptPace
+  double target_step_s = 0;  // sched::TargetStep
   int32_t max_queue = 0;     // waiting requests
   VerifyPolicy verify;
   std::optional<decode::CostModel> costs;  // measured for VerifyPolicy::Kind::kAuto
@@ -76,7 +75,7 @@ class Worker {
   void cancel(RequestId id);
   void drop_prefix_cache();
   void set_verify(const VerifyPolicy& policy);  // REQUIRES: WorkerParts::costs, for kAuto
-  void set_target_step(double seconds);         // PromptPace
+  void set_target_step(double seconds);         // sched::TargetStep
   EngineStats stats() const;
   FairSpace queued() const;  // requests that wait
 
@@ -89,10 +88,7 @@ class Worker {
     RequestId id;
   };
   struct DropPrefixCache {};
-  struct TargetStep {
-    double seconds;
-  };
-  using Command = std::variant<Admission, Cancel, DropPrefixCache, VerifyPolicy, TargetStep>;
+  using Command = std::variant<Admission, Cancel, DropPrefixCache, VerifyPolicy, sched::TargetStep>;
 
   struct Request {
     decode::SlotStart start;  // spans are filled when a slot is taken
@@ -119,7 +115,7 @@ class Worker {
   void loop();
   bool run_until_fault();  // true: the device was mended, and requests go on
   void run();              // until the engine ends, or throws DeviceFault
-  bool take_commands();    // into pending_; waits while idle, and for PlanTime; false when the engine ends
+  bool take_commands();    // into pending_; waits while idle, and for PlanDeadline; false when the engine ends
   void handle(Command command);
   void handle(Admission admission);
   void move_commands();
@@ -137,12 +133,13 @@ class Worker {
   void count_queued();
   // worker_step.cc
   void step();
-  bool predicts() const;     // whether PromptPace gets predictions
-  bool plans_late() const;   // whether PlanTime has a say
+  bool plans_late() const;   // whether PlanDeadline has a say
   bool plans_later() const;  // it says so now
-  bool start_step();         // plans and enqueues one; false when there is nothing to enqueue now
-  void finish_step();        // waits for the oldest one
-  void fill_masks();         // of the oldest one, once all before it are handed out
+  void set(const sched::TargetStep& target);
+  sched::PromptBudget budget_beside(double decoding_s) const;  // of prompts
+  bool start_step();   // plans and enqueues one; false when there is nothing to enqueue now
+  void finish_step();  // waits for the oldest one
+  void fill_masks();   // of the oldest one, once all before it are handed out
   void enqueue(sched::StepPlan& plan, VerifyStep& verify);
   decode::RoundSegment segment_of(const sched::PlannedSegment& planned);
   void observe(const Flight& flight, const decode::StepTimes& times);
@@ -169,9 +166,10 @@ class Worker {
   std::mutex replica_mutex_;      // of where parts_.replica points, for other threads than the engine's
   const LockstepPlace lockstep_;  // of parts_.replica
   sched::Scheduler scheduler_;
+  decode::CostModel costs_;
   VerifyControl verify_;
-  PromptPace pace_;
-  PlanTime plan_time_;
+  sched::TargetStep target_;
+  PlanDeadline plan_deadline_;
   AcceptanceWatch acceptance_;
   const int32_t vocab_;
   Requests requests_;

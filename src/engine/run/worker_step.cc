@@ -15,9 +15,15 @@ Error nothing_to_choose() {
 
 }  // namespace
 
-// In lockstep a step takes as long as the slowest replica's, of which this one's cost model knows nothing.
-bool Worker::predicts() const {
-  return verify_.predicts() && !lockstep_;
+// In lockstep a step takes as long as the slowest replica's, of which what was measured here knows nothing.
+void Worker::set(const sched::TargetStep& target) {
+  target_ = target;
+  costs_.expect_steps(target.seconds, costs_.measured() && !lockstep_);
+}
+
+sched::PromptBudget Worker::budget_beside(double decoding_s) const {
+  const auto [row, position] = costs_.prompt_price();
+  return target_.prompts(decoding_s, row, position);
 }
 
 // On the CPU a step is over when it is enqueued; and nobody else's step waits for this one.
@@ -26,7 +32,7 @@ bool Worker::plans_late() const {
 }
 
 bool Worker::plans_later() const {
-  const auto time = plan_time_.next();
+  const auto time = plan_deadline_.next();
   return time && *time > Clock::now();
 }
 
@@ -59,9 +65,9 @@ bool Worker::start_step() {
   const Clock::time_point planning = Clock::now();
   // Prompts come before drafts, which may take what prompts and plain decoding leave. What that takes is the step
   // before's.
-  const sched::DecodingOutlook outlook = scheduler_.decoding(pace_.next(verify_.plain_s()));
-  VerifyStep verify = verify_.next(outlook, pace_.for_decoding(outlook.prompts_s));
-  sched::StepPlan plan = scheduler_.plan(verify.limit, pace_.next(verify.decoding_s));
+  const sched::DecodingOutlook outlook = scheduler_.decoding(budget_beside(verify_.plain_s()));
+  VerifyStep verify = verify_.next(outlook, target_.decoding(outlook.prompts_s));
+  sched::StepPlan plan = scheduler_.plan(verify.limit, budget_beside(verify.decoding_s));
   VOLLEY_CHECK_MSG(!plan.empty() || !flights_.empty() || scheduler_.idle(),
                    "the scheduler has requests but plans nothing");
   if (plan.empty()) return false;
@@ -77,7 +83,7 @@ bool Worker::start_step() {
   enqueue(plan, verify);
   if (parts_.replica->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
   const bool timed = plans_late() && !segments_.empty();
-  plan_time_.planned(planning, begin, Clock::now(), timed ? pace_.at_least(plan, verify.decoding_s) : 0);
+  plan_deadline_.planned(planning, begin, Clock::now(), timed ? costs_.at_least(verify.shape) : 0);
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty(), timeout});
   segments_.clear();  // of a request that ends, nothing but itself and the step holds the grammar
   if (flights_.size() == 1) fill_masks();
@@ -151,7 +157,7 @@ void Worker::finish_step() {
     times.arrived = begin;
     results_.clear();
   }
-  plan_time_.landed(begin, times.arrived);
+  plan_deadline_.landed(begin, times.arrived);
   waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
   if (flight.enqueued) observe(flight, times);
   hand_out(flight.plan, results_);
@@ -171,7 +177,8 @@ void Worker::observe(const Flight& flight, const decode::StepTimes& times) {
     if (segment.decodes) decoded_.push_back(requests_.contains(segment.id) ? segment.id : 0);
   }
   verify_.observe(flight.verify, times, decoded_, std::span(results_).first(decoded_.size()));
-  if (!flight.verify.waits_for_masks) pace_.observe(flight.plan, times.draft + times.rest, flight.verify.decoding_s);
+  // A step that waited for masks took the host's time, too.
+  if (!flight.verify.waits_for_masks) costs_.observe(flight.verify.shape, {times.draft, times.rest});
 }
 
 Status Worker::start_slot(Request& request, const sched::PlannedSegment& started) {

@@ -1,4 +1,4 @@
-#include "engine/run/plan_time.h"
+#include "engine/run/plan_deadline.h"
 
 #include <algorithm>
 
@@ -21,18 +21,18 @@ constexpr auto kWaited = microseconds(100);
 
 }  // namespace
 
-void PlanTime::planned(Clock::time_point begin, Clock::time_point enqueue, Clock::time_point end, double least_s) {
+void PlanDeadline::planned(Clock::time_point begin, Clock::time_point enqueue, Clock::time_point end, double least_s) {
   planning_ = std::max(enqueue - begin + (end - enqueue) / kAhead, planning_ * 9 / 10);
   steps_.push_back({enqueue, std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(least_s))});
 }
 
-void PlanTime::landed(Clock::time_point begin, Clock::time_point arrived) {
+void PlanDeadline::landed(Clock::time_point begin, Clock::time_point arrived) {
   VOLLEY_CHECK(!steps_.empty());
   steps_.pop_front();
   if (!steps_.empty() && arrived - begin > kWaited) steps_.front().begin = arrived;
 }
 
-std::optional<PlanTime::Clock::time_point> PlanTime::next() const {
+std::optional<PlanDeadline::Clock::time_point> PlanDeadline::next() const {
   if (steps_.size() != 1) return std::nullopt;
   const Clock::duration spare = steps_.front().least - kPlannings * planning_ - kWaking;
   if (spare <= Clock::duration::zero()) return std::nullopt;

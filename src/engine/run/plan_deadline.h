@@ -1,6 +1,6 @@
 // When to plan the next step while one runs on the device: so late that requests that come meanwhile are in it, which
 // would else wait for two steps, and early enough for the device not to wait. Arithmetic only: times come in. Threads:
-// one, the engine's.
+// one, the engine's. What a step takes is for decode::CostModel to say.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace volley::engine {
 
-class PlanTime {
+class PlanDeadline {
  public:
   using Clock = std::chrono::steady_clock;
 

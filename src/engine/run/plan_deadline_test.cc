@@ -1,4 +1,4 @@
-#include "engine/run/plan_time.h"
+#include "engine/run/plan_deadline.h"
 
 #include <gtest/gtest.h>
 
@@ -6,11 +6,11 @@ namespace volley::engine {
 namespace {
 
 using namespace std::chrono_literals;
-using Time = PlanTime::Clock::time_point;
+using Time = PlanDeadline::Clock::time_point;
 
 // The device runs a step of 10 ms or longer that it began at 1 ms; planning takes 1 ms, and a thread may wake late.
-TEST(PlanTime, IsLateButBeforeTheDeviceIsDone) {
-  PlanTime time;
+TEST(PlanDeadline, IsLateButBeforeTheDeviceIsDone) {
+  PlanDeadline time;
   EXPECT_FALSE(time.next());
   time.planned(Time(0ms), Time(1ms), Time(1ms), 10e-3);
   ASSERT_TRUE(time.next());
@@ -18,15 +18,15 @@ TEST(PlanTime, IsLateButBeforeTheDeviceIsDone) {
 }
 
 // A quarter of the launching must be ahead.
-TEST(PlanTime, LeavesTimeToLaunch) {
-  PlanTime time;
+TEST(PlanDeadline, LeavesTimeToLaunch) {
+  PlanDeadline time;
   time.planned(Time(0ms), Time(1ms), Time(5ms), 20e-3);
   EXPECT_EQ(time.next(), Time(1ms + 20ms - 2 * (1ms + 1ms) - 500us));
 }
 
 // With two under way there is nothing to plan. When the first lands, the second begins.
-TEST(PlanTime, CountsFromTheEndOfTheStepBefore) {
-  PlanTime time;
+TEST(PlanDeadline, CountsFromTheEndOfTheStepBefore) {
+  PlanDeadline time;
   time.planned(Time(0ms), Time(1ms), Time(1ms), 10e-3);
   time.planned(Time(8ms), Time(9ms), Time(9ms), 20e-3);
   EXPECT_FALSE(time.next());
@@ -36,25 +36,25 @@ TEST(PlanTime, CountsFromTheEndOfTheStepBefore) {
 }
 
 // Results that were there before somebody waited: the next step may have begun as soon as the device was given it.
-TEST(PlanTime, CountsFromTheWorkWhereTheHostIsBehind) {
-  PlanTime time;
+TEST(PlanDeadline, CountsFromTheWorkWhereTheHostIsBehind) {
+  PlanDeadline time;
   time.planned(Time(0ms), Time(1ms), Time(1ms), 10e-3);
   time.planned(Time(8ms), Time(9ms), Time(9ms), 20e-3);
   time.landed(Time(12ms), Time(12ms + 10us));
   EXPECT_EQ(time.next(), Time(9ms + 20ms - 2 * 1ms - 500us));
 }
 
-TEST(PlanTime, DoesNotWaitForShortOrUnknownSteps) {
+TEST(PlanDeadline, DoesNotWaitForShortOrUnknownSteps) {
   for (double least_s : {0.0, 2e-3}) {
-    PlanTime time;
+    PlanDeadline time;
     time.planned(Time(0ms), Time(1ms), Time(1ms), least_s);
     EXPECT_FALSE(time.next()) << least_s;
   }
 }
 
 // One that took long is remembered for a while.
-TEST(PlanTime, KnowsThatPlanningCanTakeLonger) {
-  PlanTime time;
+TEST(PlanDeadline, KnowsThatPlanningCanTakeLonger) {
+  PlanDeadline time;
   time.planned(Time(0ms), Time(10ms), Time(10ms), 0);
   time.landed(Time(10ms), Time(11ms));
   time.planned(Time(11ms), Time(12ms), Time(12ms), 20e-3);
