@@ -221,7 +221,7 @@ TEST(DraftConfig, DSparkIsRefusedByWhatIsWrong) {
         {R"({"dflash_config":{"projector_type":"domino"}})", ErrorCode::kUnimplemented, "domino"},
         {R"({"dflash_config":{"dspark_backbone_conv_enabled":true}})", ErrorCode::kUnimplemented, "backbone_conv"},
         {R"({"architectures":["DFlashDraftModel"],"dflash_config":{"projector_type":null}})", ErrorCode::kUnimplemented,
-         "markov_"}}) {
+         "with_markov"}}) {
     const auto refused = read(patched(patched(good_config(), kDSpark), patch));
     ASSERT_FALSE(refused.ok()) << word;
     EXPECT_EQ(refused.error().code, code) << refused.error().message;
