@@ -232,11 +232,12 @@ def drafter_config(target, heads, kv_heads, head_dim, ffn, types, own, **more):
 def in_speculators_format(config):
     own, algorithm = config["dflash_config"], "dflash2" if "selector_rank" in config["dflash_config"] else "dspark"
     elsewhere = ("architectures", "dflash_config", "num_target_layers", "is_causal")
+    first = {key: own[key] for key in ("block_size", "mask_token_id")}
     inner = ("target_layer_ids", "projector_type", "draft_vocab_size")
     return {"architectures": ["DFlash2Speculator" if algorithm == "dflash2" else "DSparkSpeculator"],
             "speculators_model_type": algorithm,
             "speculators_config": {"algorithm": algorithm, "verifier": {"architectures": []}},
-            "aux_hidden_state_layer_ids": [i + 1 for i in own["target_layer_ids"]],
+            "aux_hidden_state_layer_ids": [i + 1 for i in own["target_layer_ids"]], **first,
             "draft_vocab_size": own.get("draft_vocab_size", config["vocab_size"]),
             **({"sample_from_anchor": True} if algorithm == "dspark" else {}),
             **{key: value for key, value in own.items() if key not in inner},
@@ -338,7 +339,7 @@ def random_tensors(config, random) -> Tensors:
 
 def make_drafter(seed, name):
     target_name, config, halves, schema = DRAFTERS[name]
-    config["architectures"] = [ARCHITECTURES[name.split("_")[0]]]
+    config = {"architectures": [ARCHITECTURES[name.split("_")[0]]], **config}
     own, vocab = config["dflash_config"], config["vocab_size"]
     weights = read_tensors(DATA / "targets" / target_name / "model.safetensors")
     made = read_tensors(DATA / "targets" / target_name / "expected" / "model.safetensors")
