@@ -268,7 +268,7 @@ std::vector<std::vector<float>> ModelRunner::draft_logits(const std::vector<std:
                     });
 }
 
-std::vector<TokenId> ModelRunner::draft_choices(const std::vector<std::vector<float>>& features,
+ModelRunner::Choices ModelRunner::draft_choices(const std::vector<std::vector<float>>& features,
                                                 std::span<const TokenId> block_ids) {
   ArenaScope scope(*scratch_);
   const TensorView x = draft_block(features, block_ids);
@@ -283,7 +283,7 @@ std::vector<TokenId> ModelRunner::draft_choices(const std::vector<std::vector<fl
   ops::SlotRow slot;
   slot.last_token = block_ids[0];
   ops::SelectorTask task;
-  task.logits = scratch_->take(DType::kF32, {rows, spec().vocab});
+  task.logits = scratch_->take(DType::kF32, {rows, draft_->facts().own_vocab()});
   task.segments = {static_cast<ops::ChoiceSegment*>(on_device<ops::ChoiceSegment>(DType::kU8, {&segment, 1}).data), 1};
   task.slots = static_cast<ops::SlotRow*>(on_device<ops::SlotRow>(DType::kU8, {&slot, 1}).data);
   task.state = sampler.get();
@@ -291,9 +291,10 @@ std::vector<TokenId> ModelRunner::draft_choices(const std::vector<std::vector<fl
   task.probability = scratch_->take(DType::kF32, {rows}).as<float>();
   draft_->logits(device_->stream(), x, index, task.logits, *scratch_, {});
   draft_->select(device_->stream(), x, index, task, *scratch_);
-  std::vector<TokenId> tokens(static_cast<size_t>(rows));
-  device_->download(tokens.data(), task.tokens, tokens.size() * sizeof(TokenId));
-  return tokens;
+  Choices choices = {std::vector<TokenId>(static_cast<size_t>(rows)), std::vector<float>(static_cast<size_t>(rows))};
+  device_->download(choices.tokens.data(), task.tokens, choices.tokens.size() * sizeof(TokenId));
+  device_->download(choices.confidence.data(), task.probability, choices.confidence.size() * sizeof(float));
+  return choices;
 }
 
 }  // namespace volley::testing

@@ -37,9 +37,12 @@ class ModelRunner {
   std::vector<std::vector<float>> draft_logits(const std::vector<std::vector<float>>& features,
                                                std::span<const TokenId> block_ids);
 
-  // What its selector chooses at temperature 0 for the tokens after the known one.
-  std::vector<TokenId> draft_choices(const std::vector<std::vector<float>>& features,
-                                     std::span<const TokenId> block_ids);
+  // What its selector or Markov head chooses at temperature 0 for the tokens after the known one, and how sure it is.
+  struct Choices {
+    std::vector<TokenId> tokens;
+    std::vector<float> confidence;
+  };
+  Choices draft_choices(const std::vector<std::vector<float>>& features, std::span<const TokenId> block_ids);
 
   const model::Decoder& spec() const { return target_->spec(); }
 

@@ -1,5 +1,5 @@
 // Models in float32 against references computed elsewhere (tests/data/README.md): targets against transformers,
-// drafters against scripts/dflash_reference.py and scripts/make_dflash2_fixtures.py. Runs the forward pass that the
+// drafters against scripts/dflash_reference.py and scripts/make_selector_fixtures.py. Runs the forward pass that the
 // engine runs.
 #include <gtest/gtest.h>
 
@@ -210,30 +210,37 @@ TEST(DrafterParity, LogitsAreThoseOfTheReference) {
   EXPECT_GE(with_logits, 4);
 }
 
-// The walk of a selector goes by hidden states and logits; where it did not, the highest logits would be chosen.
+// The walk of a selector or a Markov head goes by hidden states and logits; where it did not, the highest logits would
+// be chosen.
 TEST(DrafterParity, ChoicesAreThoseOfTheReference) {
-  int with_selector = 0;
+  int walks = 0, with_head = 0;
   for (const std::string& name : folders("drafters")) {
     DrafterFixture drafter(name);
     if (drafter.facts.selector.rank == 0) continue;
-    ++with_selector;
+    ++walks;
     for (const int context : {1, 9, 40}) {
-      const auto reference = drafter.expected.ids("drafts." + std::to_string(context), drafter.facts.proposals);
-      EXPECT_EQ(drafter.model.draft_choices(drafter.context(context), drafter.block(context)), reference)
-          << name << ", context " << context;
+      const std::string suffix = "." + std::to_string(context);
+      const auto reference = drafter.expected.ids("drafts" + suffix, drafter.facts.proposals);
+      const auto choices = drafter.model.draft_choices(drafter.context(context), drafter.block(context));
+      EXPECT_EQ(choices.tokens, reference) << name << ", context " << context;
+      if (!drafter.facts.selector.confidence) continue;
+      ++with_head;
+      const auto chances = drafter.expected.vector("confidence" + suffix, drafter.facts.proposals);
+      EXPECT_LT(relative_error({choices.confidence}, {chances}), kTolerance) << name << ", context " << context;
     }
   }
-  EXPECT_GE(with_selector, 2);
+  EXPECT_GE(walks, 5);
+  EXPECT_GE(with_head, 6);
 }
 
 // Convolutions and walk go from left to right: where attention does, too, later rows change nothing.
 TEST(DrafterParity, ShorterBlocksOfACausalSelectorChooseTheSame) {
   DrafterFixture drafter("selector_causal");
   const std::vector<TokenId> block = drafter.block(9);
-  const std::vector<TokenId> whole = drafter.model.draft_choices(drafter.context(9), block);
+  const std::vector<TokenId> whole = drafter.model.draft_choices(drafter.context(9), block).tokens;
   for (const int rows : {2, 3, 7}) {
     const std::vector<TokenId> chosen =
-        drafter.model.draft_choices(drafter.context(9), std::span(block).first(static_cast<size_t>(rows)));
+        drafter.model.draft_choices(drafter.context(9), std::span(block).first(static_cast<size_t>(rows))).tokens;
     EXPECT_EQ(chosen, std::vector<TokenId>(whole.begin(), whole.begin() + rows - 1)) << rows;
   }
 }

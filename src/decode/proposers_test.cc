@@ -22,7 +22,10 @@ TEST(Proposers, AreFoundByWhatTheirFilesCallThem) {
   for (const auto& [folder, architecture] : {std::pair{"models/pocket-dflash", "DFlashDraftModel"},
                                              {"tests/data/drafters/speculators", "DFlashDraftModel"},
                                              {"tests/data/drafters/selector", "DFlash2DraftModel"},
-                                             {"tests/data/drafters/selector_causal", "DFlash2DraftModel"}}) {
+                                             {"tests/data/drafters/selector_causal", "DFlash2DraftModel"},
+                                             {"tests/data/drafters/markov_vanilla", "Qwen3DSparkModel"},
+                                             {"tests/data/drafters/markov_gated", "DSparkDraftModel"},
+                                             {"tests/data/drafters/markov_rnn", "DSparkDraftModel"}}) {
     const auto spec = read_proposer(folder);
     ASSERT_TRUE(spec.ok()) << spec.error().message;
     EXPECT_EQ((*spec)->facts().architecture, architecture);
@@ -43,17 +46,17 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"a_target",
                   R"({"architectures":["Qwen3ForCausalLM"]})",
                   kUnbuilt,
-                  {"Qwen3ForCausalLM", "DFlashDraftModel, DFlash2DraftModel", "Qwen3DSparkModel, ReplayDraftModel"}},
+                  {"Qwen3ForCausalLM", "DFlash2DraftModel, DSparkDraftModel, Qwen3DSparkModel, ReplayDraftModel"}},
         BadConfig{
             "domino", R"({"architectures":["DominoDraftModel"]})", kUnbuilt, {"architectures", "DominoDraftModel"}},
         BadConfig{"eagle",
                   R"({"architectures":["DFlashDraftModel"],"speculators_model_type":"eagle3"})",
                   kUnbuilt,
-                  {"speculators_model_type", "eagle3", "built are: dflash, dflash2."}},
-        BadConfig{"dspark",
-                  R"({"speculators_model_type":"dflash","speculators_config":{"algorithm":"dspark"}})",
+                  {"speculators_model_type", "eagle3", "built are: dflash, dflash2, dspark."}},
+        BadConfig{"algorithm",
+                  R"({"speculators_model_type":"dflash","speculators_config":{"algorithm":"peagle"}})",
                   kUnbuilt,
-                  {"dspark"}},
+                  {"peagle"}},
         BadConfig{"algorithm_number",
                   R"({"speculators_model_type":7})",
                   ErrorCode::kInvalidArgument,

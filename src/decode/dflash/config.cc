@@ -1,6 +1,7 @@
 // config.json of a DFlash drafter. What the checkpoint says of itself was read off the published ones and the reference
 // implementation; whatever it asks for that is not built is refused by name, because a drafter that runs differently
 // from how it was trained gives right text and no speed, and nobody would know why.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "decode/dflash/config.h"
@@ -8,7 +9,6 @@
 #include "decode/dflash/vocabulary.h"
 #include "families/common.h"
 #include "families/quantisation.h"
-#include "ops/selector/selector.h"
 
 namespace volley::decode::dflash {
 using families::ConfigFields;
@@ -18,8 +18,14 @@ namespace {
 constexpr int32_t kMaxBlock = 1024;
 constexpr int32_t kMaxTaps = 16;
 
-// What the DeepSpec library calls its drafters, which are DFlash's network where they have no further heads.
-constexpr std::string_view kDeepSpec = "Qwen3DSparkModel";
+// DSpark as the DeepSpec library and as SpecForge call it: DFlash's network and, unless their rank is 0, Markov heads.
+constexpr std::string_view kDeepSpec = "Qwen3DSparkModel", kSpecForge = "DSparkDraftModel";
+
+constexpr std::pair<std::string_view, ops::Scoring> kMarkovHeads[] = {
+    {"vanilla", ops::Scoring::kVanilla}, {"gated", ops::Scoring::kGated}, {"rnn", ops::Scoring::kRecurrent}};
+
+// A Markov head's bias is computed for so many of a row's tokens.
+constexpr int32_t kMarkovCandidates = 16;
 
 // With convolutions round its blocks' rows and a selector.
 constexpr std::string_view kDFlash2 = "DFlash2DraftModel";
@@ -38,21 +44,16 @@ struct DraftFields {
 };
 
 // Fields that checkpoints have to say that they are something else, and sizes of their own for what is borrowed.
-Status refuse_variants(const DraftFields& fields, const model::Decoder& decoder) {
-  const ConfigFields& projector = fields.of("projector_type");
-  VOLLEY_ASSIGN(const std::string type, projector.text("projector_type", "dflash"));
-  if (type != "dflash") return projector.unbuilt("projector_type", "is \"" + type + "\", which is not built");
-  VOLLEY_ASSIGN(const int32_t rank, fields.of("markov_rank").integer("markov_rank", 0, INT32_MAX, 0));
-  if (rank > 0) {
-    return fields.of("markov_rank")
-        .unbuilt("markov_rank", "is " + std::to_string(rank) + ": DSpark's heads are not built");
+Status refuse_variants(const DraftFields& fields, const model::Decoder& decoder, bool dspark) {
+  constexpr const char *kProjector = "projector_type", *kFeatures = "use_aux_hidden_state";
+  const std::string usual = dspark ? "dspark" : "dflash";
+  VOLLEY_ASSIGN(const std::string type, fields.of(kProjector).text(kProjector, usual));
+  if (type != usual) {
+    return fields.of(kProjector)
+        .unbuilt(kProjector, "is \"" + type + "\", which is not built for a drafter of these architectures");
   }
-  for (const auto& [key, usual] :
-       {std::pair{"use_aux_hidden_state", true}, std::pair{"enable_confidence_head", false}}) {
-    VOLLEY_ASSIGN(const bool asked, fields.of(key).boolean(key, usual));
-    if (asked == usual) continue;
-    return fields.of(key).unbuilt(key, std::string(asked ? "is true" : "is false") + ", which is not built");
-  }
+  VOLLEY_ASSIGN(const bool reads, fields.of(kFeatures).boolean(kFeatures, true));
+  if (!reads) return fields.of(kFeatures).unbuilt(kFeatures, "is false, which is not built");
   const ConfigFields& width = fields.of("target_hidden_size");
   VOLLEY_ASSIGN(const int32_t own, width.integer("target_hidden_size", 1, INT32_MAX, decoder.hidden));
   if (own == decoder.hidden) return {};
@@ -165,24 +166,55 @@ Status read_dflash2(const DraftFields& fields, Facts& facts) {
   return {};
 }
 
+// What DSpark has beside. A Markov head's fields in a drafter of another kind are refused as unknown.
+Status read_dspark(const DraftFields& fields, Facts& facts) {
+  const auto boolean = [&](const char* key, bool fallback) { return fields.of(key).boolean(key, fallback); };
+  constexpr const char *kRank = "markov_rank", *kType = "markov_head_type", *kHead = "enable_confidence_head";
+  constexpr const char *kAlpha = "confidence_head_alpha", *kMode = "attention_mode";
+  Selector& selector = facts.selector;
+  VOLLEY_ASSIGN(selector.rank, fields.of(kRank).integer(kRank, 0, ops::kMaxSelectorRank, 0));
+  selector.top_k = kMarkovCandidates;
+  VOLLEY_ASSIGN(const std::string type, fields.of(kType).text(kType, "vanilla"));
+  const auto head = std::ranges::find(kMarkovHeads, std::string_view(type), [](const auto& of) { return of.first; });
+  if (head == std::end(kMarkovHeads)) {
+    return fields.of(kType).unbuilt(kType, "is \"" + type + "\", which is not built; built are vanilla, gated and rnn");
+  }
+  selector.scoring = head->second;
+  // The weight of the confidence head's loss: where nothing else is said, a head that was trained is there.
+  VOLLEY_ASSIGN(const double alpha, fields.of(kAlpha).number(kAlpha, {.min = 0, .max = 1e6}, 0.0));
+  VOLLEY_ASSIGN(const bool confident, boolean(kHead, alpha > 0));
+  VOLLEY_ASSIGN(const bool sees_token, boolean("confidence_head_with_markov", false));
+  if (confident && selector.rank == 0) {
+    return fields.of(kHead).unbuilt(kHead, "asks for a confidence head without a Markov head, which is not built");
+  }
+  if (confident) selector.confidence = sees_token;
+  VOLLEY_ASSIGN(const std::string mode, fields.of(kMode).text(kMode, "gqa"));
+  if (mode != "gqa") return fields.of(kMode).unbuilt(kMode, "is \"" + mode + "\", which is not built; built is gqa");
+  facts.names.aliases.push_back({"markov_head.", "logit_head."});
+  if (selector.rank > 0) facts.fields.push_back({kRank, selector.rank});
+  return {};
+}
+
 // Reads the DFlash format. states_target_layers: whether its files say how many layers the target has.
 Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, bool states_target_layers) {
+  VOLLEY_ASSIGN(const std::vector<std::string> architectures, config.texts("architectures"));
+  const std::string_view architecture = architectures.empty() ? "" : std::string_view(architectures[0]);
+  const bool deepspec = architecture == kDeepSpec, dspark = deepspec || architecture == kSpecForge;
+  const bool dflash2 = architecture == kDFlash2;
   VOLLEY_ASSIGN(const std::string model_type, config.text("model_type", "qwen3"));
-  if (model_type != "qwen3") {
+  if (model_type != "qwen3" && !(dspark && model_type == "dspark")) {
     return config.unbuilt("model_type", "is \"" + model_type + "\", which is not built in a drafter; built is qwen3");
   }
   VOLLEY_ASSIGN(const std::optional<ConfigFields> own, config.object("dflash_config"));
   const nlohmann::json nothing = nlohmann::json::object();
   const DraftFields fields{config, own.value_or(ConfigFields(nothing, config.where() + ": dflash_config"))};
 
-  VOLLEY_ASSIGN(const std::vector<std::string> architectures, config.texts("architectures"));
-  const bool deepspec = !architectures.empty() && architectures[0] == kDeepSpec;
-  const bool dflash2 = !architectures.empty() && architectures[0] == kDFlash2;
   Facts facts;
-  facts.architecture = deepspec ? kDeepSpec : dflash2 ? kDFlash2 : "DFlashDraftModel";
-  if (deepspec) {
-    facts.first_proposal = 0;
-    facts.names.copies = {"embed_tokens.weight", "lm_head.weight"};
+  facts.architecture = dspark || dflash2 ? architecture : "DFlashDraftModel";
+  if (deepspec) facts.names.copies = {"embed_tokens.weight", "lm_head.weight"};
+  if (dspark) {  // a row's label is the token after it
+    VOLLEY_ASSIGN(const bool shifted, fields.of("shift_label").boolean("shift_label", true));
+    facts.first_proposal = shifted ? 0 : 1;
   }
   facts.names.prefixes = {"", "model."};
   facts.names.aliases = {
@@ -191,7 +223,7 @@ Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, boo
   facts.decoder = std::move(dense.decoder);
   VOLLEY_RETURN_IF_ERROR(families::read_attention_bias(config, facts.decoder.layers));
   VOLLEY_RETURN_IF_ERROR(families::read_head_norms(config, facts.decoder.layers));
-  VOLLEY_RETURN_IF_ERROR(refuse_variants(fields, facts.decoder));
+  VOLLEY_RETURN_IF_ERROR(refuse_variants(fields, facts.decoder, dspark));
   VOLLEY_RETURN_IF_ERROR(read_layers(fields, facts.decoder.layers));
   VOLLEY_ASSIGN(const int32_t block_size, fields.of("block_size").integer("block_size", 2, kMaxBlock));
   facts.proposals = block_size - facts.first_proposal;
@@ -208,6 +240,7 @@ Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, boo
       "speculators library count from the embedding)";
   VOLLEY_RETURN_IF_ERROR(read_logits(fields, facts));
   if (dflash2) VOLLEY_RETURN_IF_ERROR(read_dflash2(fields, facts));
+  if (dspark) VOLLEY_RETURN_IF_ERROR(read_dspark(fields, facts));
   VOLLEY_ASSIGN(facts.names.quantisation, families::read_quantisation(config, dir));
   VOLLEY_RETURN_IF_ERROR(config.refuse_unread(kAlsoInert));
   facts.params = draft_params(facts);

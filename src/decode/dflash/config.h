@@ -2,13 +2,17 @@
 #pragma once
 
 #include "decode/proposer_spec.h"
+#include "ops/selector/selector.h"
 
 namespace volley::decode::dflash {
 
-// DFlash 2 chooses each token with regard to the one before it (ops/selector/selector.h).
+// The head that chooses each token with regard to the one before it (ops/selector/selector.h): DFlash 2's selector, or
+// a Markov head of DSpark.
 struct Selector {
-  int32_t rank = 0;   // 0: there is none
-  int32_t top_k = 0;  // candidates of a row
+  ops::Scoring scoring = ops::Scoring::kProduct;
+  int32_t rank = 0;                     // 0: there is none
+  int32_t top_k = 0;                    // candidates of a row
+  std::optional<bool> confidence = {};  // a head for it; true: that sees the token before, too
 };
 
 // Beside what the engine plans with.
@@ -19,6 +23,9 @@ struct Facts : ProposerFacts {
   int32_t draft_vocab = 0;     // > 0: its output head is its own and gives logits of so many of the tokens
   Selector selector;
   std::optional<float> embedding_scale;  // of the target's embedding in a block, instead of the target's own
+
+  // Columns of the logits before they are spread over the target's vocabulary.
+  int32_t own_vocab() const { return draft_vocab > 0 ? draft_vocab : decoder.vocab; }
 };
 
 // Reads DIR/config.json. Errors as decode::read_proposer().
@@ -26,7 +33,7 @@ Result<Facts> read_config(const std::string& dir);
 
 // The tensors of such a drafter: its layers and norm, fc, hidden_norm, the k and v projections of all layers once more,
 // as the one product that injects context; of a vocabulary of its own the output head and the map to the target's; and
-// the selector's.
+// those of the head that chooses.
 std::vector<model::Param> draft_params(const Facts& facts);
 
 // What a drafter with these facts is to the engine.

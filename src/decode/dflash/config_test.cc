@@ -174,6 +174,61 @@ TEST(DraftConfig, DFlash2IsRefusedByWhatIsWrong) {
   }
 }
 
+// DSpark's fields as SpecForge has them, beside those of good_config().
+constexpr const char* kDSpark = R"({"architectures":["DSparkDraftModel"],"dflash_config":{"projector_type":"dspark",
+    "markov_rank":12,"markov_head_type":"rnn","enable_confidence_head":true,"confidence_head_with_markov":true}})";
+
+TEST(DraftConfig, DSparkIsRead) {
+  const auto with = [](const char* patch) {
+    const auto facts = read(patched(patched(good_config(), kDSpark), patch));
+    EXPECT_TRUE(facts.ok()) << facts.error().message;
+    return facts.ok() ? *facts : Facts();
+  };
+  const Facts facts = with("{}");
+  EXPECT_EQ(facts.proposals, 16) << "each row proposes";
+  EXPECT_EQ(facts.selector.scoring, ops::Scoring::kRecurrent);
+  EXPECT_EQ(facts.selector.confidence, true);
+  const auto shape_of = [](const Facts& of, const std::string& role) {
+    for (const model::Param& param : of.params) {
+      if (param.role == role) return param.stored_shape(param.parts[0]);
+    }
+    return std::vector<int64_t>();
+  };
+  EXPECT_THAT(shape_of(facts, "selector.hidden"), ElementsAre(36, 24 + 96));
+  EXPECT_THAT(shape_of(facts, "selector.bias"), ElementsAre(36));
+  EXPECT_THAT(shape_of(facts, "confidence.others"), ElementsAre(1, 96 + 12));
+  const Facts gated = with(R"({"draft_vocab_size":100,"dflash_config":{"markov_head_type":"gated",
+      "confidence_head_with_markov":null}})");
+  EXPECT_EQ(gated.selector.scoring, ops::Scoring::kGated);
+  EXPECT_THAT(shape_of(gated, "selector.others"), ElementsAre(12, 96 + 12));
+  EXPECT_THAT(shape_of(gated, "confidence.hidden"), ElementsAre(1, 96));
+  EXPECT_THAT(shape_of(gated, "selector.predecessor"), ElementsAre(151, 12));
+  EXPECT_THAT(shape_of(gated, "selector.successor"), ElementsAre(100, 12)) << "its own vocabulary's";
+  // A head whose loss had a weight is there.
+  const char* unsaid = R"({"model_type":"dspark","dflash_config":{"projector_type":null,"enable_confidence_head":null,
+      "confidence_head_alpha":0.5}})";
+  EXPECT_TRUE(with(unsaid).selector.confidence);
+  EXPECT_FALSE(with(R"({"dflash_config":{"enable_confidence_head":null}})").selector.confidence);
+  EXPECT_EQ(with(R"({"dflash_config":{"shift_label":false}})").first_proposal, 1);
+}
+
+TEST(DraftConfig, DSparkIsRefusedByWhatIsWrong) {
+  for (const auto& [patch, code, word] :
+       {std::tuple{R"({"dflash_config":{"markov_head_type":"ngram"}})", ErrorCode::kUnimplemented, "ngram"},
+        {R"({"dflash_config":{"markov_rank":0}})", ErrorCode::kUnimplemented, "enable_confidence_head"},
+        {R"({"dflash_config":{"markov_rank":1025}})", ErrorCode::kInvalidArgument, "markov_rank"},
+        {R"({"dflash_config":{"attention_mode":"mla"}})", ErrorCode::kUnimplemented, "attention_mode"},
+        {R"({"dflash_config":{"projector_type":"domino"}})", ErrorCode::kUnimplemented, "domino"},
+        {R"({"dflash_config":{"dspark_backbone_conv_enabled":true}})", ErrorCode::kUnimplemented, "backbone_conv"},
+        {R"({"architectures":["DFlashDraftModel"],"dflash_config":{"projector_type":null}})", ErrorCode::kUnimplemented,
+         "with_markov"}}) {
+    const auto refused = read(patched(patched(good_config(), kDSpark), patch));
+    ASSERT_FALSE(refused.ok()) << word;
+    EXPECT_EQ(refused.error().code, code) << refused.error().message;
+    EXPECT_THAT(refused.error().message, testing::HasSubstr(word));
+  }
+}
+
 TEST(DraftConfig, BiasesAreRead) {
   const Facts facts = accepted(R"({"attention_bias":true})");
   EXPECT_TRUE(facts.decoder.attention(2)->bias);
@@ -259,6 +314,21 @@ TEST(SpeculatorsFormat, SaysTheSameInOtherWords) {
   EXPECT_EQ(part.draft_vocab, 100);
   EXPECT_THAT(part.names.copies, testing::Not(testing::Contains("lm_head.weight")));
   EXPECT_EQ(speculators(R"({"transformer_layer_config":{"model_type":"llama","mlp_bias":false}})").proposals, 7);
+}
+
+// The library's defaults where its files do not say: a vanilla head of rank 256, and one for the confidence.
+TEST(SpeculatorsFormat, DSparkProposesFromTheAnchorUnlessItSaysNo) {
+  constexpr const char* kBare = R"({"speculators_config":null,"speculators_model_type":"dspark"})";
+  const Facts bare = speculators(kBare);
+  EXPECT_EQ(bare.architecture, "DSparkDraftModel");
+  EXPECT_EQ(bare.proposals, 8);
+  EXPECT_EQ(bare.selector.rank, 256);
+  EXPECT_EQ(bare.selector.scoring, ops::Scoring::kVanilla);
+  EXPECT_EQ(bare.selector.confidence, true);
+  const Facts other = speculators(R"({"speculators_config":{"algorithm":"dspark"},"sample_from_anchor":false,
+    "markov_rank":0,"enable_confidence_head":false})");
+  EXPECT_EQ(other.proposals, 7);
+  EXPECT_EQ(other.selector.rank, 0);
 }
 
 REFUSES_CONFIGS(BadSpeculators, speculators_config())

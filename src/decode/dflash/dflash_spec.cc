@@ -14,6 +14,48 @@ Status check_equal(const char* what, int32_t target, int32_t draft) {
                              " in the target's. Use a drafter that was trained for this target.");
 }
 
+// A layer of the form W [.., h, ..] + b: its columns of the hidden state h are multiplied for all rows at once, the
+// others, read where the checkpoint has them, from left to right.
+void append_layer(std::vector<model::Param>& list, const std::string& role, const std::string& name, int64_t outputs,
+                  int64_t hidden, int64_t others, int64_t first) {
+  using Kind = model::Param::Kind;
+  model::Param product = {role + ".hidden", Kind::kMatrix, hidden, {{name + ".weight", outputs}}};
+  product.parts[0].stored = {outputs, hidden + others};
+  product.codes = model::Param::Codes::kNone;
+  product.first_column = first;
+  product.again = others > 0;
+  if (others > 0) list.push_back({role + ".others", Kind::kTable, hidden + others, {{name + ".weight", outputs}}});
+  list.push_back(std::move(product));
+  list.push_back({role + ".bias", Kind::kVector, 0, {{name + ".bias", outputs}}});
+}
+
+std::vector<model::Param> selector_params(const Facts& facts) {
+  using Kind = model::Param::Kind;
+  const Selector& selector = facts.selector;
+  const int64_t rank = selector.rank, hidden = facts.decoder.hidden;
+  const bool product = selector.scoring == ops::Scoring::kProduct;
+  if (rank == 0) return {};
+  const auto table = [&](const char* role, const char* name, int64_t rows) {
+    return model::Param{role, Kind::kTable, rank, {{name, rows}}};
+  };
+  if (product) {
+    return {{"selector.hidden", Kind::kMatrix, hidden, {{"candidate_selector.hidden_projection.weight", rank}}},
+            table("selector.predecessor", "candidate_selector.predecessor_codebook", facts.decoder.vocab),
+            table("selector.successor", "candidate_selector.successor_codebook", facts.decoder.vocab)};
+  }
+  std::vector<model::Param> list = {table("selector.predecessor", "markov_head.markov_w1.weight", facts.decoder.vocab),
+                                    table("selector.successor", "markov_head.markov_w2.weight", facts.own_vocab())};
+  if (const auto sizes = ops::sizes_of(selector.scoring); sizes.inputs > 0) {
+    const bool gated = selector.scoring == ops::Scoring::kGated;
+    append_layer(list, "selector", gated ? "markov_head.gate_proj" : "markov_head.joint_proj", sizes.hidden * rank,
+                 hidden, sizes.inputs * rank, gated ? 0 : sizes.inputs * rank);
+  }
+  if (selector.confidence) {
+    append_layer(list, "confidence", "confidence_head.proj", 1, hidden, *selector.confidence ? rank : 0, 0);
+  }
+  return list;
+}
+
 class DFlashSpec final : public ProposerSpec {
  public:
   explicit DFlashSpec(Facts facts) : facts_(std::move(facts)) {}
@@ -106,12 +148,7 @@ std::vector<model::Param> draft_params(const Facts& facts) {
     list.push_back({"head", Kind::kMatrix, hidden, {{"lm_head.weight", facts.draft_vocab, model::Split::kVocab}}});
     list.push_back({"target_offsets", Kind::kIndex, 0, {{kTargetOffsets, facts.draft_vocab}}});
   }
-  if (const int64_t rank = facts.selector.rank; rank > 0) {
-    const std::string folder = "candidate_selector.";
-    list.push_back({"selector.hidden", Kind::kMatrix, hidden, {{folder + "hidden_projection.weight", rank}}});
-    list.push_back({"selector.predecessor", Kind::kTable, rank, {{folder + "predecessor_codebook", decoder.vocab}}});
-    list.push_back({"selector.successor", Kind::kTable, rank, {{folder + "successor_codebook", decoder.vocab}}});
-  }
+  model::append(list, selector_params(facts));
   return list;
 }
 

@@ -61,6 +61,15 @@ std::vector<model::Param> copied_params(const Facts& facts, const model::Decoder
   return {std::move(head)};
 }
 
+Status Network::Layer::load(model::WeightLoader& loader, const std::string& role) {
+  if (!loader.has(role + ".hidden")) return {};
+  VOLLEY_ASSIGN(hidden, loader.linear(role + ".hidden"));
+  if (loader.has(role + ".others")) {
+    VOLLEY_ASSIGN(others, loader.table(role + ".others"));
+  }
+  return loader.optional_vector(role + ".bias", bias);
+}
+
 Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const Facts& facts) {
   std::unique_ptr<Network> network(new Network);
   const int rank = load.group == nullptr ? 0 : load.group->rank();
@@ -82,7 +91,8 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const F
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.k_norm", network->injection_k_norm_));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.kv_bias", network->injection_bias_));
   if (facts.selector.rank > 0) {
-    VOLLEY_ASSIGN(network->selector_hidden_, loader.linear("selector.hidden"));
+    VOLLEY_RETURN_IF_ERROR(network->selector_.load(loader, "selector"));
+    VOLLEY_RETURN_IF_ERROR(network->confidence_.load(loader, "confidence"));
     VOLLEY_ASSIGN(network->predecessors_, loader.table("selector.predecessor"));
     VOLLEY_ASSIGN(network->successors_, loader.table("selector.successor"));
   }
@@ -156,7 +166,7 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
                      const ops::RowSummaries& summaries) const {
   ArenaScope scope(scratch);
   const int64_t rows = logits.shape[0];
-  const bool reduced = facts_.draft_vocab > 0;
+  const bool reduced = facts_.own_vocab() != logits.dim(1);
   const ops::Input h = ops::input_for(head(), activation(), rows, scratch);
   final_norm(stream, x, row_index, h);
   const TensorView made = reduced ? scratch.take(DType::kF32, {rows, facts_.draft_vocab}) : logits;
@@ -168,13 +178,30 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
 void Network::select(Stream& stream, TensorView x, TensorView row_index, ops::SelectorTask task, Arena& scratch) const {
   ArenaScope scope(scratch);
   const int64_t rows = task.logits.dim(0);
-  task.hidden = scratch.take(DType::kF32, {rows, facts_.selector.rank});
-  const ops::Input h = ops::input_for(selector_hidden_, activation(), rows, scratch);
-  final_norm(stream, x, row_index, h);
-  ops::linear(stream, selector_hidden_, h, task.hidden, {}, scratch);
+  const Selector& selector = facts_.selector;
+  // Both layers take rows of one kind: where there are two, neither has codes.
+  const ops::LinearWeight& first = selector_.hidden.n > 0 ? selector_.hidden : confidence_.hidden;
+  ops::Input h;
+  if (first.n > 0) {
+    h = ops::input_for(first, activation(), rows, scratch);
+    final_norm(stream, x, row_index, h);
+  }
+  for (const auto& [layer, out] : {std::pair{&selector_, &task.hidden}, {&confidence_, &task.confidence}}) {
+    if (layer->hidden.n == 0) continue;
+    *out = scratch.take(DType::kF32, {rows, layer->hidden.n});
+    ops::End end;
+    end.bias = layer->bias.view;
+    ops::linear(stream, layer->hidden, h, *out, end, scratch);
+  }
+  task.scoring = selector.scoring;
   task.predecessor = predecessors_.view;
   task.successor = successors_.view;
-  task.top_k = facts_.selector.top_k;
+  // The columns that the product with h leaves: before h for a recurrent head, else behind it.
+  const int64_t behind = facts_.decoder.hidden;
+  task.weight = {selector_.others.view, selector.scoring == ops::Scoring::kGated ? behind : 0};
+  task.confidence_weight = {confidence_.others.view, behind};
+  if (facts_.draft_vocab > 0) task.token_ids = target_ids_.view(DType::kI32, {facts_.draft_vocab});
+  task.top_k = selector.top_k;
   ops::select_tokens(stream, task, scratch);
 }
 

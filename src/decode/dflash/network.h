@@ -41,13 +41,14 @@ class Network {
   }
 
   // logits[i] = head(final norm(x[row_index[i]])) of the target's vocabulary, with the target's head, the copy of it or
-  // the drafter's own, and softcapped where it was trained so. Tokens that its own head does not know have -inf.
+  // the drafter's own, and softcapped where it was trained so. Tokens that its own head does not know have -inf. Logits
+  // with as many columns as that head (Facts::own_vocab()) are left as it gives them.
   void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
               const ops::RowSummaries& summaries) const;
   bool head_summarises(const Stream& stream) const;
 
-  // The selector's choices for x[row_index[i]]. task: whole logits of these rows, segments, slots, sampling and where
-  // the choices go. REQUIRES: there is a selector.
+  // The choices of the head for them, for x[row_index[i]]. task: these rows' logits, [rows, own_vocab()], segments,
+  // slots, sampling and where the choices go. REQUIRES: there is such a head.
   void select(Stream& stream, TensorView x, TensorView row_index, ops::SelectorTask task, Arena& scratch) const;
 
   const Facts& facts() const { return facts_; }  // of several ranks: its decoder is what this one computes
@@ -63,8 +64,16 @@ class Network {
   Facts facts_;
   const model::Network* target_ = nullptr;
   std::unique_ptr<model::Network> body_;
-  ops::LinearWeight fc_, injection_, head_copy_, selector_hidden_;
+  ops::LinearWeight fc_, injection_, head_copy_;
+  // Of the head that chooses, as far as its kind has them (dflash_spec.cc).
+  struct Layer {
+    Status load(model::WeightLoader& loader, const std::string& role);
+    ops::LinearWeight hidden;
+    model::Table others;
+    model::Vector bias;
+  };
   model::Table predecessors_, successors_;
+  Layer selector_, confidence_;
   model::Vector hidden_norm_, injection_k_norm_, injection_bias_;
   Buffer target_ids_;  // [draft_vocab] int32, of a drafter with a vocabulary of its own
   int64_t packed_bytes_ = 0;

@@ -43,7 +43,8 @@ TEST(PublishedDrafter, FirstSchema) {
 
 // Eight features for six layers; its own fields in dflash_config.
 TEST(PublishedDrafter, SecondSchemaWithSlidingWindows) {
-  const auto facts = read_published(usual(R"("attention_bias":false,"head_dim":128,"hidden_size":2048,"intermediate_size":6144,
+  const auto facts =
+      read_published(usual(R"("attention_bias":false,"head_dim":128,"hidden_size":2048,"intermediate_size":6144,
     "max_position_embeddings":262144,"max_window_layers":6,"num_attention_heads":32,"num_hidden_layers":6,
     "num_key_value_heads":8,"rms_norm_eps":1e-06,"rope_parameters":{"rope_theta":10000000,"rope_type":"default"},
     "sliding_window":4096,"use_sliding_window":true,"vocab_size":248320,"num_target_layers":40,"layer_types":
@@ -60,7 +61,8 @@ TEST(PublishedDrafter, SecondSchemaWithSlidingWindows) {
 }
 
 TEST(PublishedDrafter, BiasesAndStretchedRotations) {
-  const auto facts = read_published(usual(R"("attention_bias":true,"head_dim":64,"hidden_size":2880,"intermediate_size":7680,
+  const auto facts =
+      read_published(usual(R"("attention_bias":true,"head_dim":64,"hidden_size":2880,"intermediate_size":7680,
     "max_position_embeddings":131072,"max_window_layers":8,"num_attention_heads":64,"num_hidden_layers":8,
     "num_key_value_heads":8,"rms_norm_eps":1e-05,"rope_theta":150000,"rope_scaling":{"beta_fast":32.0,"beta_slow":1.0,
     "factor":32.0,"original_max_position_embeddings":4096,"rope_type":"yarn","truncate":false},"sliding_window":null,
@@ -73,7 +75,8 @@ TEST(PublishedDrafter, BiasesAndStretchedRotations) {
 }
 
 TEST(PublishedDrafter, SpeculatorsFormat) {
-  const auto facts = read_published(R"({"architectures":["DFlashDraftModel"],"auto_map":{"":"config.DFlashSpeculatorConfig"},
+  const auto facts =
+      read_published(R"({"architectures":["DFlashDraftModel"],"auto_map":{"":"config.DFlashSpeculatorConfig"},
     "aux_hidden_state_layer_ids":[1,10,19,28,37],"block_size":16,"draft_vocab_size":248320,"dtype":"bfloat16",
     "mask_token_id":248077,"max_anchors":1024,"sliding_window_non_causal":false,"speculators_config":
     {"algorithm":"dflash","default_proposal_method":"greedy","proposal_methods":[{"accept_tolerance":0.0,
@@ -111,18 +114,41 @@ TEST(PublishedDrafter, DeepSpecFormat) {
   EXPECT_THAT(facts->feature_layers, ElementsAre(1, 9, 17, 25, 33));
   EXPECT_THAT(facts->names.copies, ElementsAre("embed_tokens.weight", "lm_head.weight"));
   EXPECT_FALSE(layer(*facts, 4).causal);
-  for (const auto& [heads, word] : {std::pair{R"("markov_rank":256,"markov_head_type":"vanilla"})", "markov_rank"},
-                                    {R"("markov_rank":0,"enable_confidence_head":true})", "enable_confidence_head"}}) {
-    const auto refused = read_published(std::string(kDeepSpec) + heads);
-    ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().code, ErrorCode::kUnimplemented);
-    EXPECT_THAT(refused.error().message, testing::HasSubstr(word));
-  }
+  const auto dspark =
+      read_published(std::string(kDeepSpec) + R"("enable_confidence_head":true,"confidence_head_with_markov":true,
+    "markov_rank":256,"markov_head_type":"vanilla"})");
+  ASSERT_TRUE(dspark.ok()) << dspark.error().message;
+  EXPECT_EQ(dspark->proposals, 7);
+  EXPECT_EQ(dspark->selector.rank, 256);
+  EXPECT_EQ(dspark->selector.top_k, 16);
+  EXPECT_EQ(dspark->selector.scoring, ops::Scoring::kVanilla);
+  EXPECT_EQ(dspark->selector.confidence, true);
+  EXPECT_EQ(model::count(dspark->params) - model::count(facts->params), 2 * 151936 * 256 + 4096 + 256 + 1);
+}
+
+// SpecForge's: RadixArk's for Qwen3.8 27B.
+TEST(PublishedDrafter, SpecForgesDSpark) {
+  const auto facts =
+      read_published(R"({"architectures":["DSparkDraftModel"],"attention_bias":false,"attention_dropout":0.0,
+    "block_size":7,"dflash_config":{"attention_mode":"gqa","confidence_head_alpha":1.0,
+    "confidence_head_with_markov":true,"enable_confidence_head":true,"markov_head_type":"vanilla","markov_rank":256,
+    "mask_token_id":248070,"projector_type":"dspark","target_layer_ids":[4,16,28,40,52]},"dtype":"bfloat16",
+    "head_dim":128,"hidden_act":"silu","hidden_size":5120,"intermediate_size":17408,"layer_types":["full_attention",
+    "full_attention","full_attention","full_attention","full_attention"],"max_position_embeddings":262144,
+    "model_type":"qwen3","num_attention_heads":40,"num_hidden_layers":5,"num_key_value_heads":8,"num_target_layers":64,
+    "rms_norm_eps":1e-06,"rope_theta":10000000,"sliding_window":null,"tie_word_embeddings":false,
+    "use_sliding_window":false,"vocab_size":248320})");
+  ASSERT_TRUE(facts.ok()) << facts.error().message;
+  EXPECT_EQ(facts->architecture, "DSparkDraftModel");
+  EXPECT_EQ(facts->proposals, 7);
+  EXPECT_EQ(facts->selector.rank, 256);
+  EXPECT_EQ(facts->selector.confidence, true);
 }
 
 // Muse Glimmer 30B's; and the speculators library's format, whose windows are bidirectional unless it says so.
 TEST(PublishedDrafter, DFlash2) {
-  const auto facts = read_published(R"({"architectures":["DFlash2DraftModel"],"attention_bias":false,"attention_dropout":0.0,
+  const auto facts =
+      read_published(R"({"architectures":["DFlash2DraftModel"],"attention_bias":false,"attention_dropout":0.0,
     "dflash_config":{"block_size":16,"conv_group_size":16,"conv_kernel_size":2,"final_logit_softcapping":20.0,
     "mask_token_id":201818,"output_multiplier":0.19611613,"selector_rank":256,"selector_top_k":16,
     "target_layer_ids":[1,13,25,37,49]},"dtype":"bfloat16","head_dim":128,"hidden_act":"silu","hidden_size":6656,
@@ -159,7 +185,8 @@ TEST(PublishedDrafter, DFlash2) {
 }
 
 TEST(PublishedDrafter, SoftcappedLogits) {
-  const auto facts = read_published(usual(R"("attention_bias":false,"head_dim":128,"hidden_size":5376,"intermediate_size":10752,
+  const auto facts =
+      read_published(usual(R"("attention_bias":false,"head_dim":128,"hidden_size":5376,"intermediate_size":10752,
     "max_position_embeddings":262144,"num_attention_heads":64,"num_hidden_layers":5,"num_key_value_heads":8,
     "rms_norm_eps":1e-06,"rope_theta":1000000,"sliding_window":2048,"use_sliding_window":true,"vocab_size":262144,
     "num_target_layers":60,"final_logit_softcapping":30.0,"layer_types":["sliding_attention","sliding_attention",

@@ -10,11 +10,16 @@ namespace {
 // How it was trained, and sizes of parts that only other projectors have.
 constexpr std::string_view kInertForSpeculators[] = {
     "auf",
+    "ce_loss_alpha",
+    "confidence_head_alpha",
     "emb_dim",
     "gru_hidden_dim",
+    "l1_loss_alpha",
     "lambda_base_decay_ratio",
-    "max_anchors",
     "lambda_base_start",
+    "loss_decay_gamma",
+    "max_anchors",
+    "num_anchors",
     "pure_draft_prefix_len",
     "speculators_config",  // it and the next said which DFlash this is (decode/proposers.cc)
     "speculators_model_type",
@@ -30,15 +35,28 @@ constexpr const char* kSame[] = {"draft_vocab_size", "target_hidden_size", "proj
                                  "use_aux_hidden_state"};
 constexpr const char* kOfDFlash2[] = {"conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"};
 
-// Whether the files say that they are DFlash 2's.
-Result<bool> is_dflash2(const ConfigFields& config) {
+// What the files say that they are.
+Result<std::string> algorithm_of(const ConfigFields& config) {
   VOLLEY_ASSIGN(std::string algorithm, config.text("speculators_model_type", ""));
   VOLLEY_ASSIGN(const std::optional<ConfigFields> more, config.object("speculators_config"));
   if (more) {
     more->take_all();  // how to draft and verify is not the file's to say
     VOLLEY_ASSIGN(algorithm, more->text("algorithm", algorithm));
   }
-  return algorithm == "dflash2";
+  return algorithm;
+}
+
+// DSpark's fields, with the library's defaults. It calls the projector dflash, too.
+Status convert_dspark(const ConfigFields& config, nlohmann::json& converted) {
+  nlohmann::json& own = converted["dflash_config"];
+  converted["architectures"] = {"DSparkDraftModel"};
+  if (converted.value("projector_type", nlohmann::json()) == "dflash") converted["projector_type"] = "dspark";
+  VOLLEY_ASSIGN(own["shift_label"], config.boolean("sample_from_anchor", true));
+  VOLLEY_ASSIGN(own["markov_rank"], config.integer("markov_rank", 0, INT32_MAX, 256));
+  VOLLEY_ASSIGN(own["markov_head_type"], config.text("markov_head_type", "vanilla"));
+  VOLLEY_ASSIGN(own["enable_confidence_head"], config.boolean("enable_confidence_head", true));
+  VOLLEY_ASSIGN(own["confidence_head_with_markov"], config.boolean("confidence_head_with_markov", true));
+  return {};
 }
 
 }  // namespace
@@ -69,7 +87,9 @@ Result<nlohmann::json> from_speculators_format(const ConfigFields& config) {
   if (layers.empty()) return config.wrong(kLayers, "is missing: it must name the target's layers that are read");
   for (int32_t& layer : layers) --layer;  // 0 is the embedding here, and the first layer in the DFlash format
   own["target_layer_ids"] = layers;
-  VOLLEY_ASSIGN(const bool dflash2, is_dflash2(config));
+  VOLLEY_ASSIGN(const std::string algorithm, algorithm_of(config));
+  const bool dflash2 = algorithm == "dflash2";
+  if (algorithm == "dspark") VOLLEY_RETURN_IF_ERROR(convert_dspark(config, converted));
   if (dflash2) {
     converted["architectures"] = {"DFlash2DraftModel"};
     for (const char* key : kOfDFlash2) copy(key);

@@ -16,7 +16,7 @@ namespace {
 using choice::CpuSamplerState;
 using choice::Slot;
 
-void find_row(const float* logits, int64_t vocab, int64_t k, float* values, TokenId* ids) {
+void find_row(const float* logits, int64_t vocab, int64_t k, float* values, int32_t* ids) {
   int64_t found = 0;
   for (int64_t v = 0; v < vocab; ++v) {
     const float value = logits[v];
@@ -24,17 +24,17 @@ void find_row(const float* logits, int64_t vocab, int64_t k, float* values, Toke
     int64_t at = found < k ? found++ : k - 1;
     for (; at > 0 && value > values[at - 1]; --at) values[at] = values[at - 1], ids[at] = ids[at - 1];
     values[at] = value;
-    ids[at] = static_cast<TokenId>(v);
+    ids[at] = static_cast<int32_t>(v);
   }
   std::fill(ids + found, ids + k, Candidates::kNone);
 }
 
 void find_candidates_cpu(Stream& stream, TensorView logits, const Candidates& candidates) {
   if (stream.dry()) return;
-  const int64_t vocab = logits.dim(1), k = candidates.ids.dim(1);
+  const int64_t vocab = logits.dim(1), k = candidates.columns.dim(1);
   stream.pool().parallel_for(logits.dim(0), [&](int64_t row, int) {
     find_row(logits.as<float>() + row * vocab, vocab, k, candidates.logits.as<float>() + row * k,
-             candidates.ids.as<TokenId>() + row * k);
+             candidates.columns.as<int32_t>() + row * k);
   });
 }
 
@@ -56,32 +56,72 @@ float noise_of(const Slot& slot, int32_t index, TokenId token) {
   return noise;
 }
 
+float dot(TensorView table, int64_t first, const float* x, int64_t n) {
+  float sum = 0;
+  for (int64_t j = 0; j < n; ++j) sum += x[j] * value_of(table, first + j);
+  return sum;
+}
+
+// Where a walk stands in its segment.
+struct Walk {
+  std::array<float, 2 * kMaxSelectorRank> inputs = {};  // s, then e
+  std::array<float, 3 * kMaxSelectorRank> raw;          // hidden + W's product
+  std::array<float, kMaxSelectorRank> query;
+
+  float* embedding(int64_t rank) { return inputs.data() + rank; }
+  void step(const SelectorTask& task, int64_t row, TokenId previous);
+};
+
+void Walk::step(const SelectorTask& task, int64_t row, TokenId previous) {
+  const int64_t rank = task.predecessor.dim(1);
+  const ScoringSizes sizes = sizes_of(task.scoring);
+  float* const e = embedding(rank);
+  for (int64_t j = 0; j < rank; ++j) e[j] = value_of(task.predecessor, previous * rank + j);
+  const int64_t outputs = sizes.hidden * rank, n = sizes.inputs * rank;
+  for (int64_t i = 0; i < outputs; ++i) {
+    raw[i] = task.hidden.as<float>()[row * outputs + i];
+    if (n > 0) {
+      const Columns& w = task.weight;
+      raw[i] += dot(w.matrix, i * w.matrix.dim(1) + w.first, e + rank - n, n);
+    }
+  }
+  for (int64_t j = 0; j < rank; ++j) query[j] = query_element(task.scoring, raw.data(), rank, j, e[j], inputs[j]);
+}
+
+float head_chance(const SelectorTask& task, int64_t row, const float* embedding) {
+  float sum = task.confidence.as<float>()[row];
+  const Columns& w = task.confidence_weight;
+  if (w.matrix.data != nullptr) sum += dot(w.matrix, w.first, embedding, task.predecessor.dim(1));
+  return sigmoid_of(sum);
+}
+
 void walk_segment(const SelectorTask& task, const Candidates& candidates, const ChoiceSegment& segment) {
   const Slot& slot = static_cast<const CpuSamplerState&>(*task.state).slot(segment.slot);
-  const int64_t rank = task.hidden.dim(1), k = candidates.ids.dim(1);
-  std::array<float, kMaxSelectorRank> wanted;  // of a candidate's successor
-  std::array<float, kMaxCandidates> scores;    // over the temperature
+  const int64_t rank = task.predecessor.dim(1), k = candidates.columns.dim(1);
+  const TokenId* const ids = task.token_ids.data == nullptr ? nullptr : task.token_ids.as<TokenId>();
+  Walk walk;
+  std::array<float, kMaxCandidates> scores;  // over the temperature
   TokenId previous = task.slots[segment.slot].last_token;
   for (int32_t i = 0; i < segment.rows; ++i) {
     const int64_t row = int64_t{segment.row_begin} + i;
-    const TokenId* ids = candidates.ids.as<TokenId>() + row * k;
-    for (int64_t j = 0; j < rank; ++j) {
-      wanted[j] = value_of(task.predecessor, previous * rank + j) * task.hidden.as<float>()[row * rank + j];
-    }
+    const int32_t* columns = candidates.columns.as<int32_t>() + row * k;
+    walk.step(task, row, previous);
     int64_t n = 0, best = 0;
     float highest = -std::numeric_limits<float>::infinity(), reached = highest;
-    for (; n < k && ids[n] != Candidates::kNone; ++n) {
-      float sum = 0;
-      for (int64_t j = 0; j < rank; ++j) sum += wanted[j] * value_of(task.successor, ids[n] * rank + j);
+    for (; n < k && columns[n] != Candidates::kNone; ++n) {
+      const float sum = dot(task.successor, columns[n] * rank, walk.query.data(), rank);
       scores[n] = (candidates.logits.as<float>()[row * k + n] + sum) / slot.rule.divisor;
       highest = std::max(highest, scores[n]);
-      const float score = slot.rule.greedy ? scores[n] : scores[n] + noise_of(slot, segment.first_index + i, ids[n]);
+      const TokenId id = ids == nullptr ? columns[n] : ids[columns[n]];
+      const float score = slot.rule.greedy ? scores[n] : scores[n] + noise_of(slot, segment.first_index + i, id);
       if (score > reached) reached = score, best = n;
     }
     float weights = 0;
     for (int64_t c = 0; c < n; ++c) weights += std::exp(scores[c] - highest);
-    const float probability = n > 0 ? std::exp(scores[best] - highest) / weights : 0;
-    previous = n > 0 ? ids[best] : 0;
+    float probability = n > 0 ? std::exp(scores[best] - highest) / weights : 0;
+    if (n > 0 && task.confidence.data != nullptr) probability = head_chance(task, row, walk.embedding(rank));
+    const int32_t column = n > 0 ? columns[best] : 0;
+    previous = ids == nullptr ? column : ids[column];
     task.tokens[row] = previous;
     task.probability[row] = probability >= 0 ? probability : 0;  // not of NaN
   }
@@ -100,13 +140,27 @@ const SelectorKernels SelectorKernels::kCpu = {find_candidates_cpu, walk_cpu};
 
 void select_tokens(Stream& stream, const SelectorTask& task, Arena& scratch) {
   VOLLEY_CHECK(task.logits.rank == 2 && task.logits.dtype == DType::kF32);
-  VOLLEY_CHECK(task.hidden.rank == 2 && task.hidden.dtype == DType::kF32);
-  const int64_t rows = task.logits.dim(0), vocab = task.logits.dim(1), rank = task.hidden.dim(1);
-  VOLLEY_CHECK_EQ(task.hidden.dim(0), rows);
-  VOLLEY_CHECK(rank >= 1 && rank <= kMaxSelectorRank && vocab >= 1 && vocab <= kMaxVocab);
-  for (const TensorView& table : {task.predecessor, task.successor}) {
-    VOLLEY_CHECK(table.rank == 2 && table.dim(0) == vocab && table.dim(1) == rank);
-    VOLLEY_CHECK(table.dtype == DType::kBF16 || table.dtype == DType::kF16 || table.dtype == DType::kF32);
+  const int64_t rows = task.logits.dim(0), columns = task.logits.dim(1), rank = task.predecessor.dim(1);
+  const ScoringSizes sizes = sizes_of(task.scoring);
+  VOLLEY_CHECK(rank >= 1 && rank <= kMaxSelectorRank && columns >= 1 && columns <= kMaxVocab);
+  const auto check_rows = [&](const TensorView& values, int64_t width) {
+    VOLLEY_CHECK(values.dtype == DType::kF32 && values.dim(0) == rows && values.count() == rows * width);
+  };
+  const auto check_matrix = [](const TensorView& matrix, int64_t n, int64_t first, int64_t width) {
+    VOLLEY_CHECK(matrix.rank == 2 && matrix.dim(0) == n && first >= 0 && first + width <= matrix.dim(1));
+    VOLLEY_CHECK(matrix.dtype == DType::kBF16 || matrix.dtype == DType::kF16 || matrix.dtype == DType::kF32);
+  };
+  const bool same = task.token_ids.data == nullptr;
+  check_matrix(task.predecessor, same ? columns : task.predecessor.dim(0), 0, rank);
+  check_matrix(task.successor, columns, 0, rank);
+  VOLLEY_CHECK(task.successor.dim(1) == rank);
+  if (!same) VOLLEY_CHECK(task.token_ids.dtype == DType::kI32 && task.token_ids.count() == columns);
+  if (sizes.hidden > 0) check_rows(task.hidden, sizes.hidden * rank);
+  if (sizes.inputs > 0) check_matrix(task.weight.matrix, sizes.hidden * rank, task.weight.first, sizes.inputs * rank);
+  if (task.confidence.data != nullptr) check_rows(task.confidence, 1);
+  if (task.confidence_weight.matrix.data != nullptr) {
+    VOLLEY_CHECK(task.confidence.data != nullptr);
+    check_matrix(task.confidence_weight.matrix, 1, task.confidence_weight.first, rank);
   }
   VOLLEY_CHECK(task.top_k >= 1 && task.top_k <= kMaxCandidates);
   VOLLEY_CHECK(task.tokens != nullptr && task.probability != nullptr && task.slots != nullptr);

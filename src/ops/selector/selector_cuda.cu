@@ -35,7 +35,7 @@ __device__ void hold_best(const float* logits, int64_t vocab, Key below, Key (&h
 
 // A block a row: top_k times the best that is left.
 __global__ void __launch_bounds__(kThreads)
-    find_kernel(const float* logits, int64_t vocab, int32_t top_k, float* values, TokenId* ids) {
+    find_kernel(const float* logits, int64_t vocab, int32_t top_k, float* values, int32_t* columns) {
   __shared__ Key of_warps[2][kWarps];  // in turn, so that one barrier a round is enough
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     for (const Key key : of_warps[c % 2]) best = max(best, key);
     if (threadIdx.x == 0) {
-      ids[to + c] = best == 0 ? Candidates::kNone : choice::id_of(best);
+      columns[to + c] = best == 0 ? Candidates::kNone : choice::id_of(best);
       values[to + c] = choice::value_of(best);
     }
     if (best == 0 || held[0] != best) continue;
@@ -61,44 +61,69 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Columns of a matrix, or nothing.
+struct Matrix {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t width = 0, first = 0;
+
+  __device__ float at(int64_t row, int64_t j) const { return cuda::load_float(data, dtype, row * width + first + j); }
+};
+
 struct WalkArgs {
+  Scoring scoring;
+  int32_t outputs, inputs;  // of W; a row of `hidden` has as many as outputs
+  int32_t rank, top_k;
   const float* hidden;
-  const void* predecessor;
-  const void* successor;
-  DType predecessor_dtype, successor_dtype;
-  int64_t rank;
-  int32_t top_k;
+  const float* confidence;  // null: there is no such head
+  Matrix predecessor, successor, weight, confidence_weight;
   const float* values;
-  const TokenId* ids;
+  const int32_t* columns;
+  const TokenId* token_ids;  // null: tokens and columns are one
   const ChoiceSegment* segments;
   const SlotRow* slots;
   const choice::DeviceSlot* rules;
   TokenId* tokens;
   float* probability;
+
+  __device__ TokenId token_of(int32_t column) const { return token_ids == nullptr ? column : token_ids[column]; }
 };
 
-// What one thread makes of a row's scores, those over the temperature and those with noise.
-__device__ TokenId choose_one(const WalkArgs& args, int64_t row, const float* scores, const float* noisy) {
-  const TokenId* ids = args.ids + row * args.top_k;
+// All lanes of a warp get the sum over j of x[j] * matrix[row, j].
+__device__ float warp_dot(const Matrix& matrix, int64_t row, const float* x, int32_t n) {
+  float sum = 0;
+  for (int32_t j = static_cast<int32_t>(threadIdx.x) % 32; j < n; j += 32) sum += x[j] * matrix.at(row, j);
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  return sum;
+}
+
+// What one thread makes of a row's scores, those over the temperature and those with noise. chance: the head's.
+__device__ TokenId choose_one(const WalkArgs& args, int64_t row, const float* scores, const float* noisy,
+                              float chance) {
+  const int32_t* columns = args.columns + row * args.top_k;
   int32_t n = 0, best = 0;
   float highest = -INFINITY, reached = -INFINITY;
-  for (; n < args.top_k && ids[n] != Candidates::kNone; ++n) {
+  for (; n < args.top_k && columns[n] != Candidates::kNone; ++n) {
     highest = fmaxf(highest, scores[n]);
     if (noisy[n] > reached) reached = noisy[n], best = n;
   }
   float weights = 0;
   for (int32_t c = 0; c < n; ++c) weights += expf(scores[c] - highest);
-  const float probability = n > 0 ? expf(scores[best] - highest) / weights : 0;
-  const TokenId token = n > 0 ? ids[best] : 0;
+  float probability = n > 0 ? expf(scores[best] - highest) / weights : 0;
+  if (n > 0 && args.confidence != nullptr) probability = chance;
+  const TokenId token = args.token_of(n > 0 ? columns[best] : 0);
   args.tokens[row] = token;
   args.probability[row] = probability >= 0 ? probability : 0;  // not of NaN
   return token;
 }
 
-// A block a segment, a warp a candidate.
+// A block a segment, a warp a candidate or an output of W.
 __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
-  __shared__ float wanted[kMaxSelectorRank];  // of a candidate's successor
+  __shared__ float inputs[2 * kMaxSelectorRank];  // s, then e
+  __shared__ float raw[3 * kMaxSelectorRank];     // hidden + W's product
+  __shared__ float query[kMaxSelectorRank];
   __shared__ float scores[kMaxCandidates], noisy[kMaxCandidates];
+  __shared__ float chance;
   __shared__ TokenId chosen;
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
@@ -106,55 +131,84 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
   if (segment.rows == 0) return;
   const choice::DeviceRule& rule = args.rules[segment.slot];
   if (rule.started == 0) __trap();  // our bug
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  float* const embedding = inputs + args.rank;
+  for (int32_t j = thread; j < args.rank; j += kThreads) inputs[j] = 0;
   TokenId previous = args.slots[segment.slot].last_token;
   for (int32_t i = 0; i < segment.rows; ++i) {
     const int64_t row = int64_t{segment.row_begin} + i;
-    for (int64_t j = threadIdx.x; j < args.rank; j += kThreads) {
-      wanted[j] = cuda::load_float(args.predecessor, args.predecessor_dtype, previous * args.rank + j) *
-                  args.hidden[row * args.rank + j];
+    const float* hidden = args.hidden + row * args.outputs;
+    for (int32_t j = thread; j < args.rank; j += kThreads) embedding[j] = args.predecessor.at(previous, j);
+    if (args.inputs == 0) {
+      for (int32_t j = thread; j < args.outputs; j += kThreads) raw[j] = hidden[j];
     }
     __syncthreads();
-    for (int32_t c = static_cast<int32_t>(threadIdx.x) / 32; c < args.top_k; c += kWarps) {
-      const TokenId id = args.ids[row * args.top_k + c];
-      if (id == Candidates::kNone) break;
-      float sum = 0;
-      for (int64_t j = lane; j < args.rank; j += 32) {
-        sum += wanted[j] * cuda::load_float(args.successor, args.successor_dtype, id * args.rank + j);
+    if (args.inputs > 0) {
+      const float* x = embedding + args.rank - args.inputs;
+      for (int32_t j = warp; j < args.outputs; j += kWarps) {
+        const float sum = warp_dot(args.weight, j, x, args.inputs);
+        if (lane == 0) raw[j] = hidden[j] + sum;
       }
-      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+      __syncthreads();
+    }
+    for (int32_t j = thread; j < args.rank; j += kThreads) {
+      query[j] = query_element(args.scoring, raw, args.rank, j, embedding[j], inputs[j]);
+    }
+    __syncthreads();
+    for (int32_t c = warp; c < args.top_k; c += kWarps) {
+      const int32_t column = args.columns[row * args.top_k + c];
+      if (column == Candidates::kNone) break;
+      const float sum = warp_dot(args.successor, column, query, args.rank);
       if (lane != 0) continue;
       const float score = (args.values[row * args.top_k + c] + sum) / rule.divisor;
       scores[c] = noisy[c] = score;
       if (rule.greedy != 0) continue;
+      const TokenId id = args.token_of(column);
       const uint4 words = choice::philox(rule.seed[0], rule.seed[1], static_cast<uint32_t>(id) / 4,
                                          static_cast<uint32_t>(segment.first_index + i), rule.choice_index);
       noisy[c] = score + choice::gumbel(choice::word_of(words, id));
     }
+    if (args.confidence != nullptr && warp == kWarps - 1) {
+      const int32_t n = args.confidence_weight.data == nullptr ? 0 : args.rank;
+      const float sum = warp_dot(args.confidence_weight, 0, embedding, n);
+      if (lane == 0) chance = sigmoid_of(args.confidence[row] + sum);
+    }
     __syncthreads();
-    if (threadIdx.x == 0) chosen = choose_one(args, row, scores, noisy);
+    if (thread == 0) chosen = choose_one(args, row, scores, noisy, chance);
     __syncthreads();
     previous = chosen;
   }
 }
 
+Matrix matrix_of(const TensorView& view, int64_t first = 0) {
+  if (view.data == nullptr) return {};
+  return {view.data, view.dtype, view.dim(1), first};
+}
+
 void find_candidates_cuda(Stream& stream, TensorView logits, const Candidates& candidates) {
   cuda::launch(find_kernel, {.grid = cuda::dims(logits.dim(0)), .block = dim3(kThreads), .early = true}, stream,
-               static_cast<const float*>(logits.data), logits.dim(1), static_cast<int32_t>(candidates.ids.dim(1)),
-               candidates.logits.as<float>(), candidates.ids.as<TokenId>());
+               static_cast<const float*>(logits.data), logits.dim(1), static_cast<int32_t>(candidates.columns.dim(1)),
+               candidates.logits.as<float>(), candidates.columns.as<int32_t>());
 }
 
 void walk_cuda(Stream& stream, const SelectorTask& task, const Candidates& candidates) {
   WalkArgs args = {};
-  args.hidden = task.hidden.as<float>();
-  args.predecessor = task.predecessor.data;
-  args.successor = task.successor.data;
-  args.predecessor_dtype = task.predecessor.dtype;
-  args.successor_dtype = task.successor.dtype;
-  args.rank = task.hidden.dim(1);
+  const int64_t rank = task.predecessor.dim(1);
+  const ScoringSizes sizes = sizes_of(task.scoring);
+  args.scoring = task.scoring;
+  args.outputs = static_cast<int32_t>(sizes.hidden * rank);
+  args.inputs = static_cast<int32_t>(sizes.inputs * rank);
+  args.rank = static_cast<int32_t>(rank);
   args.top_k = task.top_k;
+  args.hidden = static_cast<const float*>(task.hidden.data);
+  args.confidence = static_cast<const float*>(task.confidence.data);
+  args.predecessor = matrix_of(task.predecessor);
+  args.successor = matrix_of(task.successor);
+  args.weight = matrix_of(task.weight.matrix, task.weight.first);
+  args.confidence_weight = matrix_of(task.confidence_weight.matrix, task.confidence_weight.first);
   args.values = candidates.logits.as<float>();
-  args.ids = candidates.ids.as<TokenId>();
+  args.columns = candidates.columns.as<int32_t>();
+  args.token_ids = static_cast<const TokenId*>(task.token_ids.data);
   args.segments = task.segments.data();
   args.slots = task.slots;
   args.rules = static_cast<const choice::CudaSamplerState&>(*task.state).slots();

@@ -1,11 +1,13 @@
-// Protects, on the CPU and on a GPU: the candidates of a row and the walk from left to right against an fp64 oracle, at
-// temperature 0 and above it with the sampling rule's noise; ties; rows of nothing; and that blocks do not meet.
+// Protects, on the CPU and on a GPU: the candidates of a row and the walk from left to right against an fp64 oracle,
+// for each kind of scoring, at temperature 0 and above it with the sampling rule's noise; the chance that a head gives;
+// columns that are a part of the tokens; ties; rows of nothing; and that blocks do not meet.
 #include "ops/selector/selector.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "ops/choice/choice_testing.h"
 #include "ops/device_for_test.h"
@@ -20,20 +22,37 @@ struct Case {
   int32_t vocab = 0, rank = 0, top_k = 0;
   std::vector<int32_t> counts;  // rows of each slot's segment
   float temperature = 0;
+  Scoring scoring = Scoring::kProduct;
+  bool part = false;              // the columns of the logits are every second token
+  std::optional<bool> head = {};  // for the chance; true: it sees the token before, too
+
+  int32_t tokens() const { return part ? 2 * vocab : vocab; }
+  TokenId token(int32_t column) const { return part ? 2 * column + 1 : column; }
+  int64_t outputs() const { return int64_t{sizes_of(scoring).hidden} * rank; }
+  int64_t inputs() const { return int64_t{sizes_of(scoring).inputs} * rank; }
+  int64_t weight_width() const { return 3 + inputs(); }  // W begins at column 3
 };
 
 struct Inputs {
   explicit Inputs(const Case& c) {
     const int64_t rows = std::accumulate(c.counts.begin(), c.counts.end(), int64_t{0});
     logits = normal_values(rows * c.vocab, 1);
-    hidden = normal_values(rows * c.rank, 2);
-    for (const float value : normal_values(int64_t{c.vocab} * c.rank, 3)) predecessor.push_back(to_bfloat16(value));
+    hidden = normal_values(std::max<int64_t>(1, rows * c.outputs()), 2);
+    for (const float value : normal_values(int64_t{c.tokens()} * c.rank, 3)) predecessor.push_back(to_bfloat16(value));
     successor = normal_values(int64_t{c.vocab} * c.rank, 4);
-    for (size_t i = 0; i < c.counts.size(); ++i) last.push_back(static_cast<TokenId>(7 * i) % c.vocab);
+    const float scale = 1 / std::sqrt(static_cast<float>(c.inputs() + 1));
+    for (const float value : normal_values(std::max<int64_t>(1, c.outputs() * c.weight_width()), 5)) {
+      weight.push_back(to_bfloat16(value * scale));
+    }
+    confidence = normal_values(rows, 6);
+    confidence_weight = normal_values(2 + c.rank, 7);
+    for (float& value : confidence_weight) value /= std::sqrt(static_cast<float>(c.rank));
+    for (int32_t v = 0; v < c.vocab; ++v) token_ids.push_back(c.token(v));
+    for (size_t i = 0; i < c.counts.size(); ++i) last.push_back(static_cast<TokenId>(7 * i) % c.tokens());
   }
-  std::vector<float> logits, hidden, successor;
-  std::vector<BFloat16> predecessor;
-  std::vector<TokenId> last;  // of each slot
+  std::vector<float> logits, hidden, successor, confidence, confidence_weight;
+  std::vector<BFloat16> predecessor, weight;
+  std::vector<TokenId> token_ids, last;  // last: of each slot
 };
 
 struct Chosen {
@@ -54,8 +73,8 @@ int32_t first_index(size_t slot) {
 }
 
 Chosen run(Device& device, const Case& c, const Inputs& in) {
-  const auto rows = std::ssize(in.hidden) / c.rank, slots = std::ssize(c.counts);
-  const auto state = *SamplerState::create(device, static_cast<int32_t>(slots), c.vocab);
+  const auto rows = std::ssize(in.confidence), slots = std::ssize(c.counts);
+  const auto state = *SamplerState::create(device, static_cast<int32_t>(slots), c.tokens());
   std::vector<ChoiceSegment> segments;
   std::vector<SlotRow> table(c.counts.size());
   for (size_t i = 0; i < c.counts.size(); ++i) {
@@ -65,13 +84,20 @@ Chosen run(Device& device, const Case& c, const Inputs& in) {
     segments.push_back({static_cast<int32_t>(i), begin, c.counts[i], first_index(i)});
   }
   const DeviceTensor logits(device, in.logits), hidden(device, in.hidden), predecessor(device, in.predecessor),
-      successor(device, in.successor), on_device(device, segments), slot_table(device, table),
-      tokens(device, static_cast<size_t>(rows) * 4), probability(device, static_cast<size_t>(rows) * 4);
+      successor(device, in.successor), weight(device, in.weight), confidence(device, in.confidence),
+      confidence_weight(device, in.confidence_weight), ids(device, in.token_ids), on_device(device, segments),
+      slot_table(device, table), tokens(device, static_cast<size_t>(rows) * 4),
+      probability(device, static_cast<size_t>(rows) * 4);
   SelectorTask task;
   task.logits = logits.view(DType::kF32, {rows, c.vocab});
-  task.hidden = hidden.view(DType::kF32, {rows, c.rank});
-  task.predecessor = predecessor.view(DType::kBF16, {c.vocab, c.rank});
+  task.scoring = c.scoring;
+  if (c.outputs() > 0) task.hidden = hidden.view(DType::kF32, {rows, c.outputs()});
+  task.predecessor = predecessor.view(DType::kBF16, {c.tokens(), c.rank});
   task.successor = successor.view(DType::kF32, {c.vocab, c.rank});
+  if (c.inputs() > 0) task.weight = {weight.view(DType::kBF16, {c.outputs(), c.weight_width()}), 3};
+  if (c.part) task.token_ids = ids.view(DType::kI32, {c.vocab});
+  if (c.head) task.confidence = confidence.view(DType::kF32, {rows});
+  if (c.head.value_or(false)) task.confidence_weight = {confidence_weight.view(DType::kF32, {1, 2 + c.rank}), 2};
   task.top_k = c.top_k;
   task.segments = {static_cast<const ChoiceSegment*>(on_device.view(DType::kU8, {1}).data), segments.size()};
   task.slots = static_cast<const SlotRow*>(slot_table.view(DType::kU8, {1}).data);
@@ -92,6 +118,32 @@ std::vector<TokenId> best_of(const float* logits, const Case& c) {
   return ids;
 }
 
+double oracle_sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+// The formulas of selector.h in fp64. s: the state, which changes.
+std::vector<double> oracle_query(const Case& c, const Inputs& in, size_t row, const std::vector<double>& e,
+                                 std::vector<double>& s) {
+  std::vector<double> x = s, raw, query;
+  if (c.scoring == Scoring::kGated) x.clear();
+  x.insert(x.end(), e.begin(), e.end());
+  for (int64_t i = 0; i < c.outputs(); ++i) {
+    raw.push_back(in.hidden[row * c.outputs() + i]);
+    for (int64_t j = 0; j < c.inputs(); ++j) raw.back() += x[j] * to_float(in.weight[i * c.weight_width() + 3 + j]);
+  }
+  for (size_t j = 0; j < e.size(); ++j) {
+    if (c.scoring == Scoring::kVanilla) query.push_back(e[j]);
+    if (c.scoring == Scoring::kProduct) query.push_back(e[j] * raw[j]);
+    if (c.scoring == Scoring::kGated) query.push_back(oracle_sigmoid(raw[j]) * e[j]);
+    if (c.scoring != Scoring::kRecurrent) continue;
+    const double gate = oracle_sigmoid(raw[j]);
+    s[j] = gate * s[j] + (1 - gate) * std::tanh(raw[c.rank + j]);
+    query.push_back(std::tanh(raw[2 * c.rank + j]));
+  }
+  return query;
+}
+
 // Each choice against fp64, given the choices before it: those that rounding could turn are few, and are left out.
 void check(Device& device, const Case& c) {
   const Inputs in(c);
@@ -100,30 +152,37 @@ void check(Device& device, const Case& c) {
   size_t row = 0;
   for (size_t slot = 0; slot < c.counts.size(); ++slot) {
     TokenId previous = in.last[slot];
+    std::vector<double> state(static_cast<size_t>(c.rank));
     for (int32_t i = 0; i < c.counts[slot]; ++i, ++row) {
-      const std::vector<TokenId> ids = best_of(&in.logits[row * c.vocab], c);
+      std::vector<double> embedding;
+      for (int32_t j = 0; j < c.rank; ++j) embedding.push_back(to_float(in.predecessor[previous * c.rank + j]));
+      const std::vector<double> query = oracle_query(c, in, row, embedding, state);
+      const std::vector<int32_t> columns = best_of(&in.logits[row * c.vocab], c);
       std::vector<double> scores, noisy;
-      for (const TokenId id : ids) {
-        double score = in.logits[row * c.vocab + id];
-        for (int32_t j = 0; j < c.rank; ++j) {
-          score += double{to_float(in.predecessor[previous * c.rank + j])} * in.hidden[row * c.rank + j] *
-                   in.successor[id * c.rank + j];
-        }
+      for (const int32_t column : columns) {
+        double score = in.logits[row * c.vocab + column];
+        for (int32_t j = 0; j < c.rank; ++j) score += query[j] * in.successor[column * c.rank + j];
         scores.push_back(c.temperature > 0 ? score / c.temperature : score);
         const SlotSampling sampling = sampling_of(c, slot);
         const double noise = oracle_gumbel(sampling.seed, first_index(slot) + i,
-                                           static_cast<uint32_t>(sampling.params.choice_index), id);
+                                           static_cast<uint32_t>(sampling.params.choice_index), c.token(column));
         noisy.push_back(scores.back() + (c.temperature > 0 ? noise : 0));
       }
-      const auto best = std::max_element(noisy.begin(), noisy.end()) - noisy.begin();
+      const auto best = static_cast<size_t>(std::max_element(noisy.begin(), noisy.end()) - noisy.begin());
       std::vector<double> order = noisy;
       std::sort(order.rbegin(), order.rend());
       if (order.size() > 1 && order[0] - order[1] < 1e-4 * (1 + std::fabs(order[0]))) {
         ++close;
       } else {
         ++compared;
-        ASSERT_EQ(got.tokens[row], ids[static_cast<size_t>(best)]) << "slot " << slot << ", row " << i;
-        ASSERT_NEAR(got.probability[row], oracle_softmax(scores)[static_cast<size_t>(best)], 1e-3) << "row " << i;
+        double chance = oracle_softmax(scores)[best];
+        if (c.head) {
+          double sum = in.confidence[row];
+          for (int32_t j = 0; *c.head && j < c.rank; ++j) sum += embedding[j] * in.confidence_weight[2 + j];
+          chance = oracle_sigmoid(sum);
+        }
+        ASSERT_EQ(got.tokens[row], c.token(columns[best])) << "slot " << slot << ", row " << i;
+        ASSERT_NEAR(got.probability[row], chance, 1e-3) << "row " << i;
       }
       previous = got.tokens[row];
     }
@@ -139,6 +198,32 @@ DEVICE_TEST(Selector, MatchesOracle) {
     check(device, {.vocab = 40000, .rank = 33, .top_k = 32, .counts = {4, 7}, .temperature = temperature});
     check(device, {.vocab = 9, .rank = 1, .top_k = 16, .counts = {5, 16}, .temperature = temperature});
     check(device, {.vocab = 64, .rank = 1024, .top_k = 1, .counts = {21}, .temperature = temperature});
+  }
+}
+
+DEVICE_TEST(Selector, EveryScoringMatchesOracle) {
+  DEVICE_UNDER_TEST;
+  for (const Scoring scoring : {Scoring::kVanilla, Scoring::kGated, Scoring::kRecurrent}) {
+    for (const float temperature : {0.0f, 0.9f}) {
+      check(device, {.vocab = 97,
+                     .rank = 8,
+                     .top_k = 16,
+                     .counts = {7, 0, 3, 15, 1},
+                     .temperature = temperature,
+                     .scoring = scoring,
+                     .part = true,
+                     .head = true});
+      check(device, {.vocab = 5003,
+                     .rank = 256,
+                     .top_k = 16,
+                     .counts = {8, 7},
+                     .temperature = temperature,
+                     .scoring = scoring,
+                     .head = false});
+      check(device,
+            {.vocab = 64, .rank = 1, .top_k = 32, .counts = {5, 16}, .temperature = temperature, .scoring = scoring});
+    }
+    check(device, {.vocab = 50, .rank = 1024, .top_k = 4, .counts = {3}, .scoring = scoring, .head = true});
   }
 }
 
