@@ -109,7 +109,7 @@ ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& p
   const bool ends = coded.group > 0 && param.cuts_columns();
   int16_t group = 128;
   while (group > 16 && (coded.group % group != 0 || (ends && param.columns % group != 0))) group /= 2;
-  const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros};
+  const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros, coded.minimums};
   const auto multiplies = param.is_experts() ? ops::experts_multiply_as_stored : ops::multiplies_as_stored;
   if (!coded.scattered && multiplies(device, as_stored)) return as_stored;
   return bf16 ? DType::kBF16 : DType::kF32;
@@ -149,9 +149,9 @@ ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, c
   }
   result.codes = [matrix, rows, first, columns, group = storage.group_k](int64_t row, const ops::CodedRow& out) {
     const auto groups = static_cast<size_t>(matrix->groups());
-    std::vector<float> scales(groups);
+    std::vector<float> scales(groups), minimums(out.minimums.empty() ? 0 : groups);
     std::vector<uint8_t> zeros(out.zeros.empty() ? 0 : groups);
-    matrix->read({(*rows)[row], first, columns}, out.codes.data(), scales.data(), zeros.data());
+    matrix->read({(*rows)[row], first, columns}, out.codes.data(), scales.data(), zeros.data(), minimums.data());
     // A scale may cover several groups of the kernels'.
     const int64_t covers = matrix->format().group;
     for (size_t g = 0; g < out.scales.size(); ++g) {
@@ -159,6 +159,7 @@ ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, c
       const auto from = static_cast<size_t>(covers > 0 ? column / covers : 0);
       out.scales[g] = scales[from];
       if (!out.zeros.empty()) out.zeros[g] = zeros[from];
+      if (!out.minimums.empty()) out.minimums[g] = minimums[from];
     }
   };
   return result;
@@ -180,6 +181,14 @@ ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param&
 }  // namespace
 
 namespace {
+
+// The checkpoint's code format of a look-up table, if the device can read single rows of codes.
+std::optional<weights::CodeFormat> coded_table(const weights::Checkpoint& checkpoint, const Param& param,
+                                               DeviceKind device) {
+  if (device != DeviceKind::kCpu) return std::nullopt;
+  const auto format = checkpoint.code_format(param.parts[0].name, param.stored_shape(param.parts[0]));
+  return format.ok() ? *format : std::nullopt;
+}
 
 // A rank's columns must be whole groups that share a scale; else the rank's codes would not be the whole model's.
 Status check_cut(const Param& param, const ops::WeightFormat& storage) {
@@ -216,6 +225,8 @@ WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, 
     } else if (param.kind == Param::Kind::kVector || param.kind == Param::Kind::kIndex) {
       static_assert(sizeof(float) == sizeof(int32_t));
       bytes.rest += param.elements() * static_cast<int64_t>(sizeof(float));
+    } else if (const auto coded = coded_table(checkpoint, param, device)) {
+      if (checkpoint.takes_memory()) bytes.rest += coded->bytes;
     } else if (device != DeviceKind::kCpu || checkpoint.takes_memory()) {
       const DType stored = checkpoint.dtype_of(param.parts[0].name);
       bytes.rest += param.elements() * static_cast<int64_t>(dtype_size(stored));
@@ -333,6 +344,9 @@ Result<Table> WeightLoader::table(const std::string& role) {
   Table table;
   if (dry()) {
     table.view = TensorView(no_memory(), checkpoint_.dtype_of(param.parts[0].name), {shape[0], shape[1]});
+  } else if (coded_table(checkpoint_, param, device_.kind())) {
+    VOLLEY_ASSIGN(table.codes, checkpoint_.coded(param.parts[0].name, shape));
+    table.view = TensorView(nullptr, DType::kF32, {shape[0], shape[1]});
   } else {
     VOLLEY_ASSIGN(table.source, checkpoint_.get(param.parts[0].name, shape));
     table.view = TensorView(const_cast<std::byte*>(table.source.data), table.source.dtype, {shape[0], shape[1]});

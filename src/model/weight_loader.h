@@ -51,7 +51,8 @@ std::vector<std::string> widened_codes(std::span<const Param> list, const weight
                                        const Numerics& numerics, DeviceKind device);
 
 // Memory of the weights of `list` on a device: exactly what a WeightLoader takes. Look-up tables stay in the
-// checkpoint's memory unless the device cannot read it; they count where that takes memory.
+// checkpoint's memory, as codes if that has codes, unless the device cannot read it; they count where that takes
+// memory.
 struct WeightBytes {
   std::map<DType, int64_t> matrices;  // by storage type
   int64_t rest = 0;
@@ -71,7 +72,8 @@ struct Vector {
 struct Table {
   Buffer buffer;
   weights::SourceTensor source;
-  TensorView view;  // [rows, k]
+  std::shared_ptr<const weights::CodedMatrix> codes;  // its rows are widened one by one instead; on the CPU
+  TensorView view;                                    // [rows, k]; without data if there are codes
 };
 
 // Loads weights by their roles in `list`. Errors: Checkpoint::get()'s for a tensor that is missing or has another

@@ -14,6 +14,15 @@ void embed(Stream& stream, TensorView table, TensorView ids, TensorView y, float
   kernels_on<EmbeddingKernels>(stream).embed(stream, table, ids, y, scale);
 }
 
+void embed(Stream& stream, int64_t vocab, const ReadRow& read_row, TensorView ids, TensorView y, float scale) {
+  VOLLEY_CHECK(ids.rank == 1 && y.rank == 2);
+  VOLLEY_CHECK(ids.dtype == DType::kI32 && y.dtype == DType::kF32);
+  VOLLEY_CHECK_EQ(y.shape[0], ids.shape[0]);
+  const auto kernel = kernels_on<EmbeddingKernels>(stream).embed_read;
+  VOLLEY_CHECK(kernel != nullptr);
+  if (y.shape[0] > 0) kernel(stream, vocab, read_row, ids, y, scale);
+}
+
 void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView features) {
   VOLLEY_CHECK(x.rank == 2 && features.rank == 2);
   VOLLEY_CHECK(x.dtype == DType::kF32);

@@ -77,6 +77,6 @@ void zero_cuda(Stream& stream, TensorView x) {
 
 }  // namespace
 
-const EmbeddingKernels EmbeddingKernels::kCuda = {embed_cuda, capture_feature_cuda, zero_cuda};
+const EmbeddingKernels EmbeddingKernels::kCuda = {embed_cuda, nullptr, capture_feature_cuda, zero_cuda};
 
 }  // namespace volley::ops

@@ -46,12 +46,13 @@ inline std::vector<float> decoded(const std::vector<char>& bytes, DType dtype) {
 
 // Codes as a checkpoint may have them, where a format is only read; `first` and on of all rows.
 inline void bring_codes(WeightRows& part, const WeightFormat& format, int64_t first) {
-  if (!format.zeros && format.code != DType::kF4E2M1) return;
+  if (!format.zeros && !format.minimums && format.code != DType::kF4E2M1 && format.code != DType::kI8) return;
   part.codes = [first](int64_t row, const CodedRow& out) {
     const int64_t at = (first + row) * 7919;
     for (size_t i = 0; i < out.codes.size(); ++i) out.codes[i] = static_cast<uint8_t>((at + i * i / 3) % 16);
     for (size_t g = 0; g < out.scales.size(); ++g) out.scales[g] = 0.01f * static_cast<float>(at % 13 + g + 1);
     for (size_t g = 0; g < out.zeros.size(); ++g) out.zeros[g] = static_cast<uint8_t>((at + g) % 17);
+    for (size_t g = 0; g < out.minimums.size(); ++g) out.minimums[g] = -0.02f * static_cast<float>((at + g) % 5);
   };
 }
 

@@ -12,7 +12,7 @@ namespace {
 // half word, one more than a code has, which is why its table stands there twice.
 struct Nibbles {
   static constexpr int kPairs = 4;  // pairs of columns in 64 bytes
-  static constexpr bool kZeros = false;
+  static constexpr bool kZeros = false, kMinimums = false;
   __m512i table;
 
   using Words = __m512i;
@@ -31,6 +31,16 @@ struct Int4 : Nibbles {
             -0x3fc0, -0x3f80, -0x3f60, -0x3f40, -0x3f20, -0x3f00)} {}
 };
 
+// From 0 on, with minimums.
+struct Int4Above : Nibbles {
+  static constexpr bool kMinimums = true;
+  Int4Above()
+      : Nibbles{_mm512_set_epi16(  // 15 … 0, twice
+            0x4170, 0x4160, 0x4150, 0x4140, 0x4130, 0x4120, 0x4110, 0x4100, 0x40e0, 0x40c0, 0x40a0, 0x4080, 0x4040,
+            0x4000, 0x3f80, 0, 0x4170, 0x4160, 0x4150, 0x4140, 0x4130, 0x4120, 0x4110, 0x4100, 0x40e0, 0x40c0, 0x40a0,
+            0x4080, 0x4040, 0x4000, 0x3f80, 0)} {}
+};
+
 struct Fp4 : Nibbles {
   Fp4()
       : Nibbles{_mm512_set_epi16(  // -6 … -0, 6 … 0, twice
@@ -42,7 +52,7 @@ struct Fp4 : Nibbles {
 // With zero points the table is indexed by the 5 bits of their difference.
 struct Uint4 {
   static constexpr int kPairs = 4;
-  static constexpr bool kZeros = true;
+  static constexpr bool kZeros = true, kMinimums = false;
   __m512i table = _mm512_set_epi16(  // -1 … -16, 15 … 0
       -0x4080, -0x4000, -0x3fc0, -0x3f80, -0x3f60, -0x3f40, -0x3f20, -0x3f00, -0x3ef0, -0x3ee0, -0x3ed0, -0x3ec0,
       -0x3eb0, -0x3ea0, -0x3e90, -0x3e80, 0x4170, 0x4160, 0x4150, 0x4140, 0x4130, 0x4120, 0x4110, 0x4100, 0x40e0,
@@ -74,25 +84,61 @@ constexpr Fp8Table make_fp8_table() {
 }
 constexpr Fp8Table kFp8Table = make_fp8_table();
 
-struct Fp8 {
+struct Bytes {
   static constexpr int kPairs = 2;
-  static constexpr bool kZeros = false;
+  static constexpr bool kZeros = false, kMinimums = false;
   static constexpr int kOrAnd = 0xf8;  // a | (b & c)
-  __m512i high_0 = _mm512_load_si512(kFp8Table.high), high_1 = _mm512_load_si512(kFp8Table.high + 64);
-  __m512i low_0 = _mm512_load_si512(kFp8Table.low), low_1 = _mm512_load_si512(kFp8Table.low + 64);
-  __m512i sign = _mm512_set1_epi8(-0x80), upper = _mm512_set1_epi16(-0x100), lower = _mm512_set1_epi16(0xff);
+  __m512i upper = _mm512_set1_epi16(-0x100), lower = _mm512_set1_epi16(0xff);
 
   struct Words {
     __m512i high, low;  // bytes of bf16, where their codes were
   };
-  Words read(__m512i codes) const {
-    const __m512i high = _mm512_permutex2var_epi8(high_0, codes, high_1);
-    return {_mm512_ternarylogic_epi32(high, codes, sign, kOrAnd), _mm512_permutex2var_epi8(low_0, codes, low_1)};
-  }
   template <int kPair>
   __m512i pair(const Words& words, __m512i) const {
     return kPair == 0 ? _mm512_ternarylogic_epi32(_mm512_slli_epi16(words.high, 8), words.low, lower, kOrAnd)
                       : _mm512_ternarylogic_epi32(_mm512_srli_epi16(words.low, 8), words.high, upper, kOrAnd);
+  }
+};
+
+struct Fp8 : Bytes {
+  __m512i high_0 = _mm512_load_si512(kFp8Table.high), high_1 = _mm512_load_si512(kFp8Table.high + 64);
+  __m512i low_0 = _mm512_load_si512(kFp8Table.low), low_1 = _mm512_load_si512(kFp8Table.low + 64);
+  __m512i sign = _mm512_set1_epi8(-0x80);
+
+  Words read(__m512i codes) const {
+    const __m512i high = _mm512_permutex2var_epi8(high_0, codes, high_1);
+    return {_mm512_ternarylogic_epi32(high, codes, sign, kOrAnd), _mm512_permutex2var_epi8(low_0, codes, low_1)};
+  }
+};
+
+// The bf16 of each int8: 0 … 127, then -128 … -1.
+struct Int8Table {
+  alignas(64) uint8_t high[256], low[256];
+};
+constexpr Int8Table make_int8_table() {
+  Int8Table table = {};
+  for (int i = 0; i < 256; ++i) {
+    const auto value = static_cast<float>(i < 128 ? i : i - 256);
+    const auto bits = __builtin_bit_cast(uint32_t, value) >> 16;
+    table.high[i] = static_cast<uint8_t>(bits >> 8);
+    table.low[i] = static_cast<uint8_t>(bits & 0xff);
+  }
+  return table;
+}
+constexpr Int8Table kInt8Table = make_int8_table();
+
+template <bool kWithMinimums>
+struct Int8 : Bytes {
+  static constexpr bool kMinimums = kWithMinimums;
+
+  static __m512i look_up(const uint8_t* table, __m512i codes, __mmask64 negative) {
+    const auto entries = [&](int at) { return _mm512_load_si512(table + at); };
+    return _mm512_mask_blend_epi8(negative, _mm512_permutex2var_epi8(entries(0), codes, entries(64)),
+                                  _mm512_permutex2var_epi8(entries(128), codes, entries(192)));
+  }
+  Words read(__m512i codes) const {
+    const __mmask64 negative = _mm512_movepi8_mask(codes);
+    return {look_up(kInt8Table.high, codes, negative), look_up(kInt8Table.low, codes, negative)};
   }
 };
 
@@ -112,6 +158,18 @@ inline void add_pair(const Code& code, const typename Code::Words (&words)[kPane
   }
 }
 
+// The sums of each row's columns [0, count), for groups with minimums.
+template <int kRows>
+inline void add_columns(const uint32_t* x, int64_t count, float* sums) {
+  const __m512i ones = _mm512_set1_epi32(0x3f803f80);
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < count; i += 2, x += kRows) {
+    const __m512i pairs = _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << kRows) - 1), x);
+    sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(pairs), reinterpret_cast<__m512bh>(ones));
+  }
+  _mm512_store_ps(sums, sum);
+}
+
 template <typename Code>
 struct Codes {
   template <int kRows, int kPanels>
@@ -123,7 +181,9 @@ struct Codes {
     for (int64_t k = 0; k < t.k; k += t.group, first = false) {
       const int64_t count = t.k - k < t.group ? t.k - k : t.group;
       const char* scales = weights;
-      weights += Code::kZeros ? 2 * kLineBytes : kLineBytes;
+      weights += Code::kZeros || Code::kMinimums ? 2 * kLineBytes : kLineBytes;
+      alignas(64) float x_sums[kPanelWidth];
+      if constexpr (Code::kMinimums) add_columns<kRows>(x, count, x_sums);
       __m512i zeros[kPanels];
 #pragma GCC unroll 16
       for (int p = 0; p < kPanels; ++p) {
@@ -157,10 +217,13 @@ struct Codes {
 #pragma GCC unroll 16
       for (int p = 0; p < kPanels; ++p) {
         const __m512 scale = _mm512_load_ps(scales + p * t.panel_bytes);
+        __m512 minimum = _mm512_setzero_ps();
+        if constexpr (Code::kMinimums) minimum = _mm512_load_ps(scales + kLineBytes + p * t.panel_bytes);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           float* sum = sums + (p * kRows + r) * kPanelWidth;
-          const __m512 before = first ? _mm512_setzero_ps() : _mm512_load_ps(sum);
+          __m512 before = first ? _mm512_setzero_ps() : _mm512_load_ps(sum);
+          if constexpr (Code::kMinimums) before = _mm512_fmadd_ps(_mm512_set1_ps(x_sums[r]), minimum, before);
           _mm512_store_ps(sum, _mm512_fmadd_ps(c[r][p], scale, before));
         }
       }
@@ -173,7 +236,10 @@ struct Codes {
 TileMultiply multiply_codes_avx512bf16(const WeightFormat& format) {
   switch (format.code) {
     case DType::kI4:
+      if (format.minimums) return multiply_tile<Codes<Int4Above>>;
       return format.zeros ? multiply_tile<Codes<Uint4>> : multiply_tile<Codes<Int4>>;
+    case DType::kI8:
+      return format.minimums ? multiply_tile<Codes<Int8<true>>> : multiply_tile<Codes<Int8<false>>>;
     case DType::kF4E2M1:
       return multiply_tile<Codes<Fp4>>;
     default:

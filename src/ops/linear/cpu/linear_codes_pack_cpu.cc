@@ -68,16 +68,19 @@ float quantise_int4(const float* values, int64_t count, uint8_t* codes) {
 void store_group_cpu(const CodeGroup& from, int64_t lane, const WeightFormat& format, char* group) {
   const bool nibbles = format.is_nibbles();
   uint8_t codes[kMostGroup];
-  const float zero = format.zeros ? from.zero : format.code == DType::kI4 ? 8.0f : 0.0f;
+  const bool from_eight = format.code == DType::kI4 && !format.minimums;
+  const float zero = format.zeros ? from.offset : from_eight ? 8.0f : 0.0f;
   std::copy_n(from.codes, from.count, codes);
   // The rows are filled up with zeros, too: any code will do.
   std::fill(codes + from.count, codes + format.group_k, static_cast<uint8_t>(std::min(zero, 15.0f)));
   float scale = from.scale;
   // The kernels' tables have no code for NaN.
   const auto is_nan = [](uint8_t code) { return (code & 0x7f) == 0x7f; };
-  if (!nibbles && std::any_of(codes, codes + from.count, is_nan)) scale = kNaN;
+  if (format.code == DType::kF8E4M3 && std::any_of(codes, codes + from.count, is_nan)) scale = kNaN;
   std::memcpy(group + lane * sizeof(float), &scale, sizeof(float));
-  if (format.zeros) std::memcpy(group + kLineBytes + lane * sizeof(float), &zero, sizeof(float));
+  if (format.zeros || format.minimums) {
+    std::memcpy(group + kLineBytes + lane * sizeof(float), &from.offset, sizeof(float));
+  }
   char* words = group + linear_group_head_bytes(format);
   // A word holds `per_half` codes in each half.
   const int64_t per_half = nibbles ? 4 : 2;
@@ -93,7 +96,7 @@ void store_group_cpu(const CodeGroup& from, int64_t lane, const WeightFormat& fo
 
 void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group) {
   const bool int4 = format.code == DType::kI4;
-  VOLLEY_CHECK(!format.zeros && (int4 || format.code == DType::kF8E4M3));
+  VOLLEY_CHECK(!format.zeros && !format.minimums && (int4 || format.code == DType::kF8E4M3));
   uint8_t codes[kMostGroup];
   std::fill_n(codes, count, uint8_t{0});
   if (int4) std::fill_n(codes, count, uint8_t{8});
