@@ -33,7 +33,7 @@ struct TensorInfo {
 
 // How a matrix is stored if its values are codes times scales.
 struct CodeFormat {
-  DType code = DType::kF8E4M3;  // kF8E4M3, kF4E2M1, kI8 or kI4; kF32: other codes, which are only widened
+  DType code = DType::kF8E4M3;  // kF8E4M3, kF4E2M1, kI8, kI6 or kI4; kF32: other codes, which are only widened
   int32_t group = 0;            // columns of a row that share a scale; 0: all columns
   int32_t block_rows = 1;       // with a group: rows per scale block; blocks start at multiples of it
   bool zeros = false;           // groups have zero points

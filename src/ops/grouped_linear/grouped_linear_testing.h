@@ -46,7 +46,7 @@ inline std::vector<float> decoded(const std::vector<char>& bytes, DType dtype) {
 
 // Codes as a checkpoint may have them, where a format is only read; `first` and on of all rows.
 inline void bring_codes(WeightRows& part, const WeightFormat& format, int64_t first) {
-  if (!format.zeros && !format.minimums && format.code != DType::kF4E2M1 && format.code != DType::kI8) return;
+  if (!format.zeros && !format.minimums && format.code != DType::kF4E2M1 && format.code != DType::kI6) return;
   part.codes = [first](int64_t row, const CodedRow& out) {
     const int64_t at = (first + row) * 7919;
     for (size_t i = 0; i < out.codes.size(); ++i) out.codes[i] = static_cast<uint8_t>((at + i * i / 3) % 16);

@@ -23,8 +23,8 @@ namespace volley::ops {
 
 // A row as codes of some WeightFormat, to be filled by the code that knows how a checkpoint packs them.
 struct CodedRow {
-  // [k]: bits of e4m3, e2m1 or int8; of int4 the value + 8, or with zero points + that of its group, or with minimums
-  // from 0 to 15.
+  // [k]: bits of e4m3, e2m1 or int8; of int6 the value + 32; of int4 the value + 8, or with zero points + that of its
+  // group, or with minimums from 0 to 15.
   std::span<uint8_t> codes;
   std::span<float> scales;         // one for each group
   std::span<uint8_t> zeros = {};   // likewise, up to 16; empty for a format without zero points
@@ -58,19 +58,20 @@ struct WeightFormat {
       : code(code), group_n(group_n), group_k(group_k), zeros(zeros), minimums(minimums) {}
   bool operator==(const WeightFormat&) const = default;
 
-  bool is_codes() const { return code == DType::kF8E4M3 || code == DType::kI8 || is_nibbles(); }
+  bool is_codes() const { return code == DType::kF8E4M3 || code == DType::kI8 || code == DType::kI6 || is_nibbles(); }
   // Whether two codes share a byte.
   bool is_nibbles() const { return code == DType::kI4 || code == DType::kF4E2M1; }
+  int code_bits() const { return is_nibbles() ? 4 : code == DType::kI6 ? 6 : 8; }  // REQUIRES: is_codes()
   // Whether input rows become codes, too, before they are multiplied. Other codes with scales along k are widened
   // instead.
   bool multiplies_codes() const { return is_codes() && (group_k == 0 || in_blocks()); }
   // Whether neighbouring outputs share scales of columns; and rows have scales in groups.
   bool in_blocks() const { return group_n > 1 && group_k > 0; }
 
-  DType code = DType::kBF16;  // kBF16, kF32, kF8E4M3, kF4E2M1, kI8, or kI4: -8 … 7, with minimums 0 … 15
+  DType code = DType::kBF16;  // kBF16, kF32, kF8E4M3, kF4E2M1, kI8, kI6, or kI4: -8 … 7, with minimums 0 … 15
   int16_t group_n = 1, group_k = 0;
   bool zeros = false;     // kI4 alone
-  bool minimums = false;  // kI8 and kI4, without zeros
+  bool minimums = false;  // kI8, kI6 and kI4, without zeros
 };
 
 // e4m3 with a scale for each output, for rows that are quantised to e4m3, too. CUDA only, where linear_takes_fp8().
@@ -82,8 +83,9 @@ inline constexpr WeightFormat kFp8Blocks = {DType::kF8E4M3, 32, kScaleGroup};
 inline constexpr WeightFormat kFp8Weights = {DType::kF8E4M3, 1, 128};
 inline constexpr WeightFormat kInt4Weights = {DType::kI4, 1, 32};
 // The same of a checkpoint alone, such as blocks of GGUF files. CPU only.
-inline constexpr WeightFormat kInt8Weights = {DType::kI8, 1, 32};
+inline constexpr WeightFormat kInt8Weights = {DType::kI8, 1, 32}, kInt6Weights = {DType::kI6, 1, 16};
 inline constexpr WeightFormat kInt4Minimums = {DType::kI4, 1, 32, false, true};
+inline constexpr WeightFormat kInt6Minimums = {DType::kI6, 1, 32, false, true};
 inline constexpr WeightFormat kInt8Minimums = {DType::kI8, 1, 32, false, true};
 // Groups with a power of two as their scale (OCP microscaling formats), and NVIDIA's format, whose scales have two
 // levels.
@@ -170,9 +172,9 @@ struct End {
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.
 // Weights that are codes with scales along k are widened, exactly; on the CPU each group's sum is multiplied by its
-// scale and added, and so is the sum of the group's x times its minimum; but kI8 and codes with minimums that meet fp32
-// arithmetic (x in fp32, or a CPU without AVX-512 BF16) are widened to fp32 first: where code * scale is exact, as of
-// GGUF's blocks, the product has the bits of kF32 weights with these values. On CUDA code times scale is rounded to
+// scale and added, and so is the sum of the group's x times its minimum; but kI8, kI6 and codes with minimums that meet
+// fp32 arithmetic (x in fp32, or a CPU without AVX-512 BF16) are widened to fp32 first: where code * scale is exact, as
+// of GGUF's blocks, the product has the bits of kF32 weights with these values. On CUDA code times scale is rounded to
 // bf16 for rows in bf16: the bits are those of such weights. kFp8Rows multiplies codes; plain x becomes codes first, in
 // scratch memory that is given back. Each sum of products of codes is multiplied by the weight row's scale, then by x's
 // row's. The matrix unit keeps about 13 bits of such a sum below its largest product, so its error is larger than that

@@ -28,6 +28,8 @@ constexpr WeightFormat kFormats[] = {kFp8Weights,
                                      kNvfp4Weights,
                                      kInt8Weights,
                                      WeightFormat(DType::kI8, 1, 16, false, true),
+                                     kInt6Weights,
+                                     kInt6Minimums,
                                      kInt4Minimums};
 // Weights quantised from values, unlike a checkpoint's codes.
 constexpr WeightFormat kQuantised[] = {kFp8Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 64)};
@@ -35,7 +37,7 @@ constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, re
 constexpr double kRoundBF16 = 0x1p-8;
 
 // Codes of all kinds, scales and minimums of both signs and zero points up to 16, where the format is only read; the
-// values else. Those of kI8, and of formats with minimums, are exact in fp64.
+// values else. Those of kI8 and kI6, and of formats with minimums, are exact in fp64.
 LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, const WeightFormat& format,
                   LinearLayout layout = LinearLayout::kPlain) {
   const int64_t groups = (k + format.group_k - 1) / format.group_k;
@@ -43,12 +45,13 @@ LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, c
     return [&values, &format, k, groups, first](int64_t row, const CodedRow& out) {
       for (int64_t i = 0; i < k; ++i) {
         const auto bits = std::bit_cast<uint32_t>(values[(first + row) * k + i]);
-        out.codes[i] = static_cast<uint8_t>((bits >> 9) % (format.is_nibbles() ? 16 : 256));
+        out.codes[i] = static_cast<uint8_t>((bits >> 9) % (1 << format.code_bits()));
       }
       for (int64_t g = 0; g < groups; ++g) {
         const float value = values[(first + row) * k + g * format.group_k];
         out.scales[g] = value * 0.01f;
-        if (format.code == DType::kI8 || format.minimums) out.scales[g] = to_float(to_bfloat16(value * 0.001f));
+        if (format.code == DType::kI8 || format.code == DType::kI6 || format.minimums)
+          out.scales[g] = to_float(to_bfloat16(value * 0.001f));
         if (format.minimums) out.minimums[g] = to_float(to_bfloat16(value * -0.01f));
         if (format.zeros) out.zeros[g] = static_cast<uint8_t>(std::bit_cast<uint32_t>(value) % 17);
       }
@@ -57,7 +60,7 @@ LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, c
   const int64_t n = static_cast<int64_t>(values.size()) / k, half = layout == LinearLayout::kGateUp ? n / 2 : n;
   std::vector<WeightRows> parts = {{values.data(), DType::kF32, half}};
   if (half != n) parts.push_back({values.data() + half * k, DType::kF32, n - half});
-  if (format.zeros || format.minimums || format.code == DType::kF4E2M1 || format.code == DType::kI8) {
+  if (format.zeros || (format.code != DType::kF8E4M3 && format != WeightFormat(DType::kI4, 1, format.group_k))) {
     parts[0].codes = coded(0);
     if (half != n) parts[1].codes = coded(half);
   }
@@ -92,9 +95,17 @@ Unpacked unpack(const LinearWeight& w) {
     for (int64_t i = 0; i < w.k; ++i) {
       const char* group = groups + i / u.group_k * linear_group_bytes(w.format);
       const int64_t column = i % u.group_k, in_word = column % (2 * pairs);
-      uint32_t word = 0;
-      std::memcpy(&word, group + head + column / (2 * pairs) * kLineBytes + lane * 4, 4);
-      const uint32_t code = word >> (in_word % 2 * 16 + in_word / 2 * (nibbles ? 4 : 8));
+      uint32_t word = 0, high = 0, code = 0;
+      if (w.format.code == DType::kI6) {
+        const int64_t at = column % 16;
+        const char* lines = group + head + column / 16 * 3 * kLineBytes + lane * 4;
+        std::memcpy(&word, lines + at / 8 * kLineBytes, 4);
+        std::memcpy(&high, lines + 2 * kLineBytes, 4);
+        code = ((word >> (at % 2 * 16 + at % 8 / 2 * 4)) & 0xf) | ((high >> (at % 2 * 16 + at / 2 * 2)) & 3) << 4;
+      } else {
+        std::memcpy(&word, group + head + column / (2 * pairs) * kLineBytes + lane * 4, 4);
+        code = word >> (in_word % 2 * 16 + in_word / 2 * (nibbles ? 4 : 8));
+      }
       float scale = 0, zero = w.format.minimums ? 0 : 8, minimum = 0;
       std::memcpy(&scale, group + lane * 4, 4);
       if (w.format.zeros) std::memcpy(&zero, group + kLineBytes + lane * 4, 4);
@@ -103,6 +114,8 @@ Unpacked unpack(const LinearWeight& w) {
         u.codes.push_back(static_cast<double>(code & 0xf) - zero);
       } else if (nibbles) {
         u.codes.push_back(kFloat4E2M1[code & 7] * ((code & 8) == 0 ? 1 : -1));
+      } else if (w.format.code == DType::kI6) {
+        u.codes.push_back(static_cast<double>(code) - 32);
       } else if (w.format.code == DType::kI8) {
         u.codes.push_back(static_cast<int8_t>(code & 0xff));
       } else {
@@ -346,6 +359,7 @@ TEST(LinearCodes, TakeTheirBytes) {
   EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt4Weights), 2 * 8 * (64 + 16 * 16));
   EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 17, 33, kInt4Weights), 2 * 2 * (64 + 16 * 16));
   EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt8Weights), 2 * 8 * (64 + 16 * 32));
+  EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt6Weights), 2 * 16 * (64 + 16 * 12));
   EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt4Minimums), 2 * 8 * (128 + 16 * 16));
 }
 
@@ -355,7 +369,7 @@ TEST(LinearCodes, OtherFormatsAreRefused) {
   const WeightRows part = {values.data(), DType::kF32, 16};
   for (const WeightFormat& format :
        {kFp8Rows, WeightFormat(DType::kI4, 1, 48), WeightFormat(DType::kI4), WeightFormat(DType::kF8E4M3, 1, 32, true),
-        kMxfp4Weights, WeightFormat(DType::kI4, 1, 32, true), kInt8Weights, kInt4Minimums,
+        kMxfp4Weights, WeightFormat(DType::kI4, 1, 32, true), kInt8Weights, kInt6Weights, kInt4Minimums,
         WeightFormat(DType::kF8E4M3, 1, 32, false, true)}) {
     EXPECT_EQ(pack_linear(*device, {{part}}, 32, format).error().code, ErrorCode::kUnimplemented);
   }
@@ -369,7 +383,7 @@ TEST(LinearCodes, CodesArePackedAsTheyAre) {
     const int64_t groups = (k + format.group_k - 1) / format.group_k;
     const auto code_of = [&](int64_t row, int64_t i) {
       const auto code = static_cast<uint8_t>(row * 37 + i * 11);
-      return static_cast<uint8_t>(format.is_nibbles() ? code % 16 : format.code == DType::kI8 ? code : code % 127);
+      return static_cast<uint8_t>(format.code == DType::kF8E4M3 ? code % 127 : code % (1 << format.code_bits()));
     };
     const auto scale_of = [](int64_t row, int64_t g) { return 0.25f + static_cast<float>(row * 8 + g); };
     std::vector<WeightRows> parts(2);
@@ -390,6 +404,7 @@ TEST(LinearCodes, CodesArePackedAsTheyAre) {
                                                                   : format.minimums ? 0
                                                                                     : 8)
                             : format.code == DType::kI8 ? static_cast<int8_t>(code)
+                            : format.code == DType::kI6 ? code - 32
                             : format.is_nibbles()       ? kFloat4E2M1[code & 7] * (code < 8 ? 1 : -1)
                                                         : to_float(Float8E4M3{code});
         const double least = format.minimums ? -0.75 : 0;
@@ -404,7 +419,7 @@ TEST(LinearCodes, IntegersHaveTheBitsOfTheirValues) {
   for_each_instruction_set([] {
     auto device = *make_cpu_device(1);
     const int64_t k = 320, n = 40;
-    for (const WeightFormat& format : {kInt8Weights, kInt8Minimums, WeightFormat(DType::kI8, 1, 16), kInt4Minimums}) {
+    for (const WeightFormat& format : {kInt8Weights, kInt8Minimums, kInt6Weights, kInt6Minimums, kInt4Minimums}) {
       const LinearWeight codes = pack(*device, normal_values(n * k, 1), k, format);
       const Unpacked u = unpack(codes);
       std::vector<float> values;

@@ -105,13 +105,14 @@ std::optional<IntegerBlocks> integers_of(TensorType type) {
     case TensorType::kQ4_K:
       return IntegerBlocks{DType::kI4, 32, true};
     case TensorType::kQ5_0:
-    case TensorType::kQ8_0:
-      return IntegerBlocks{DType::kI8, 32, false};
+      return IntegerBlocks{DType::kI6, 32, false};
     case TensorType::kQ5_1:
     case TensorType::kQ5_K:
-      return IntegerBlocks{DType::kI8, 32, true};
+      return IntegerBlocks{DType::kI6, 32, true};
     case TensorType::kQ6_K:
-      return IntegerBlocks{DType::kI8, 16, false};
+      return IntegerBlocks{DType::kI6, 16, false};
+    case TensorType::kQ8_0:
+      return IntegerBlocks{DType::kI8, 32, false};
     default:
       return std::nullopt;
   }

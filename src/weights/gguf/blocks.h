@@ -13,7 +13,7 @@ namespace volley::weights {
 // How the values of a type's blocks are made of integers: code * scale, or code * scale + minimum, of the group. In
 // fp32 the product is exact, so that the value is rounded at most once.
 struct IntegerBlocks {
-  DType code;     // kI8; kI4: those of a type without minimums are from -8 to 7, others from 0 to 15
+  DType code;     // kI8, kI6; kI4: those of a type without minimums are from -8 to 7, others from 0 to 15
   int32_t group;  // values that share a scale
   bool minimums;
 };

@@ -68,7 +68,9 @@ class BlockMatrix final : public CodedMatrix {
     if (format().code == DType::kF4E2M1) return read_mxfp4(row, place, codes, scales);
     const IntegerBlocks own = *integers_of(entry_.type);
     const int64_t width = facts_.values, group = format().group, last = place.first + place.n;
-    const int more = format().code == DType::kI4 && !own.minimums ? 8 : 0;
+    const bool from_eight = format().code == DType::kI4 && !own.minimums;
+    const int more = from_eight ? 8 : format().code == DType::kI6 ? 32 : 0;
+    const float least = from_eight ? -8 : 0;  // of a type without minimums in a format that has them
     int8_t block_codes[kMostBlockValues];
     float block_scales[kMostBlockGroups], block_minimums[kMostBlockGroups];
     for (int64_t begin = 0; begin < columns(); begin += width, row += facts_.bytes) {
@@ -80,7 +82,7 @@ class BlockMatrix final : public CodedMatrix {
         const int64_t to = (begin + i) / group, from = i / own.group;
         scales[to] = block_scales[from];
         if (format().minimums) {
-          minimums[to] = own.minimums ? block_minimums[from] : static_cast<float>(-more) * block_scales[from];
+          minimums[to] = own.minimums ? block_minimums[from] : least * block_scales[from];
         }
       }
     }
@@ -298,7 +300,8 @@ CodeFormat common_format(std::span<const TensorType> types) {
   for (const TensorType type : types) {
     const auto integers = integers_of(type);
     if (!integers) return {.code = DType::kF32};
-    if (format.code != DType::kI8) format.code = integers->code;
+    const auto bits = [](DType code) { return code == DType::kI8 ? 8 : code == DType::kI6 ? 6 : 4; };
+    if (format.group == 0 || bits(integers->code) > bits(format.code)) format.code = integers->code;
     format.group = format.group == 0 ? integers->group : std::min(format.group, integers->group);
     format.minimums = format.minimums || integers->minimums;
   }

@@ -79,9 +79,9 @@ struct Stored {
   bool minimums;
 };
 const Stored kQ4_0 = {2, 32, 18, {0}, DType::kI4, 32, false}, kQ4_1 = {3, 32, 20, {0, 2}, DType::kI4, 32, true},
-             kQ5_0 = {6, 32, 22, {0}, DType::kI8, 32, false}, kQ5_1 = {7, 32, 24, {0, 2}, DType::kI8, 32, true},
+             kQ5_0 = {6, 32, 22, {0}, DType::kI6, 32, false}, kQ5_1 = {7, 32, 24, {0, 2}, DType::kI6, 32, true},
              kQ8_0 = {8, 32, 34, {0}, DType::kI8, 32, false}, kQ4_K = {12, 256, 144, {0, 2}, DType::kI4, 32, true},
-             kQ5_K = {13, 256, 176, {0, 2}, DType::kI8, 32, true}, kQ6_K = {14, 256, 210, {208}, DType::kI8, 16, false},
+             kQ5_K = {13, 256, 176, {0, 2}, DType::kI6, 32, true}, kQ6_K = {14, 256, 210, {208}, DType::kI6, 16, false},
              kMXFP4 = {39, 32, 17, {}, DType::kF4E2M1, 32, false};
 
 // A model whose q and k are [32, 256] and [16, 256]: 2 heads and 1 of 16 rows. Bytes differ, and scales are near 1.
@@ -99,7 +99,8 @@ class GgufMatrix : public testing::Test {
       for (size_t i = 0; i < size; ++i) {
         const size_t block = i / stored.block_bytes, at = i % stored.block_bytes;
         const bool high = std::ranges::count(stored.halves, at - 1) > 0;  // the upper byte of an fp16
-        bytes[begin + i] = high ? 0x3c : static_cast<char>(at == 0 && stored.halves.empty() ? block % 128 : i * 7 + block);
+        bytes[begin + i] =
+            high ? 0x3c : static_cast<char>(at == 0 && stored.halves.empty() ? block % 128 : i * 7 + block);
       }
     };
     const size_t q_at = bytes.size() - size_of(q, 32), k_at = q_at - (size_of(k, 16) + 31) / 32 * 32;
@@ -153,9 +154,10 @@ TEST_F(GgufMatrix, TypesThatOneProductTakesGetOneFormat) {
     DType code;
     int32_t group;
     bool minimums;
-  } cases[] = {{kQ4_K, kQ6_K, DType::kI8, 16, true}, {kQ8_0, kQ6_K, DType::kI8, 16, false},
-               {kQ4_0, kQ4_1, DType::kI4, 32, true}, {kQ4_0, kQ8_0, DType::kI8, 32, false},
-               {kQ5_1, kQ4_0, DType::kI8, 32, true}, {kQ8_0, kMXFP4, DType::kF32, 0, false}};
+  } cases[] = {{kQ4_K, kQ6_K, DType::kI6, 16, true},  {kQ8_0, kQ6_K, DType::kI8, 16, false},
+               {kQ4_0, kQ4_1, DType::kI4, 32, true},  {kQ4_0, kQ8_0, DType::kI8, 32, false},
+               {kQ5_1, kQ4_0, DType::kI6, 32, true},  {kQ8_0, kQ5_K, DType::kI8, 32, true},
+               {kQ8_0, kMXFP4, DType::kF32, 0, false}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.q.type * 100 + c.k.type);
     const auto file = open_model(c.q, c.k);

@@ -66,6 +66,9 @@ void CodedMatrix::widen(const Place& place, float* values) const {
       case DType::kI8:
         value = static_cast<float>(static_cast<int8_t>(codes[i]));
         break;
+      case DType::kI6:
+        value = static_cast<float>(codes[i]) - 32;
+        break;
       default:
         value = static_cast<float>(codes[i]) - static_cast<float>(zeros[group]);
         break;

@@ -11,12 +11,12 @@ namespace {
 // A pair of codes of each output as a pair of bf16, from 64 bytes of codes. Table look-ups read the lowest 5 bits of a
 // half word, one more than a code has, which is why its table stands there twice.
 struct Nibbles {
-  static constexpr int kPairs = 4;  // pairs of columns in 64 bytes
+  static constexpr int kLines = 1, kPairs = 4;  // pairs of columns in so many lines of 64 bytes
   static constexpr bool kZeros = false, kMinimums = false;
   __m512i table;
 
   using Words = __m512i;
-  Words read(__m512i codes) const { return codes; }
+  Words read(const char* lines) const { return _mm512_load_si512(lines); }
   template <int kPair>
   __m512i pair(Words words, __m512i) const {
     return _mm512_permutexvar_epi16(kPair == 0 ? words : _mm512_srli_epi16(words, 4 * kPair), table);
@@ -51,7 +51,7 @@ struct Fp4 : Nibbles {
 
 // With zero points the table is indexed by the 5 bits of their difference.
 struct Uint4 {
-  static constexpr int kPairs = 4;
+  static constexpr int kLines = 1, kPairs = 4;
   static constexpr bool kZeros = true, kMinimums = false;
   __m512i table = _mm512_set_epi16(  // -1 … -16, 15 … 0
       -0x4080, -0x4000, -0x3fc0, -0x3f80, -0x3f60, -0x3f40, -0x3f20, -0x3f00, -0x3ef0, -0x3ee0, -0x3ed0, -0x3ec0,
@@ -60,7 +60,7 @@ struct Uint4 {
   __m512i mask = _mm512_set1_epi16(0xf);
 
   using Words = __m512i;
-  Words read(__m512i codes) const { return codes; }
+  Words read(const char* lines) const { return _mm512_load_si512(lines); }
   template <int kPair>
   __m512i pair(Words words, __m512i zero) const {
     const __m512i codes = _mm512_and_si512(kPair == 0 ? words : _mm512_srli_epi16(words, 4 * kPair), mask);
@@ -85,7 +85,7 @@ constexpr Fp8Table make_fp8_table() {
 constexpr Fp8Table kFp8Table = make_fp8_table();
 
 struct Bytes {
-  static constexpr int kPairs = 2;
+  static constexpr int kLines = 1, kPairs = 2;
   static constexpr bool kZeros = false, kMinimums = false;
   static constexpr int kOrAnd = 0xf8;  // a | (b & c)
   __m512i upper = _mm512_set1_epi16(-0x100), lower = _mm512_set1_epi16(0xff);
@@ -105,7 +105,8 @@ struct Fp8 : Bytes {
   __m512i low_0 = _mm512_load_si512(kFp8Table.low), low_1 = _mm512_load_si512(kFp8Table.low + 64);
   __m512i sign = _mm512_set1_epi8(-0x80);
 
-  Words read(__m512i codes) const {
+  Words read(const char* lines) const {
+    const __m512i codes = _mm512_load_si512(lines);
     const __m512i high = _mm512_permutex2var_epi8(high_0, codes, high_1);
     return {_mm512_ternarylogic_epi32(high, codes, sign, kOrAnd), _mm512_permutex2var_epi8(low_0, codes, low_1)};
   }
@@ -136,7 +137,8 @@ struct Int8 : Bytes {
     return _mm512_mask_blend_epi8(negative, _mm512_permutex2var_epi8(entries(0), codes, entries(64)),
                                   _mm512_permutex2var_epi8(entries(128), codes, entries(192)));
   }
-  Words read(__m512i codes) const {
+  Words read(const char* lines) const {
+    const __m512i codes = _mm512_load_si512(lines);
     const __mmask64 negative = _mm512_movepi8_mask(codes);
     return {look_up(kInt8Table.high, codes, negative), look_up(kInt8Table.low, codes, negative)};
   }
@@ -158,6 +160,44 @@ inline void add_pair(const Code& code, const typename Code::Words (&words)[kPane
   }
 }
 
+// The bf16 of -32 … 31.
+struct Int6Table {
+  alignas(64) uint16_t bf16[64];
+};
+constexpr Int6Table make_int6_table() {
+  Int6Table table = {};
+  for (int i = 0; i < 64; ++i) {
+    table.bf16[i] = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, static_cast<float>(i - 32)) >> 16);
+  }
+  return table;
+}
+constexpr Int6Table kInt6Table = make_int6_table();
+
+template <bool kWithMinimums>
+struct Int6 {
+  static constexpr int kLines = 3, kPairs = 8;
+  static constexpr bool kZeros = false, kMinimums = kWithMinimums;
+  static constexpr int kChoose = 0xca;  // a ? b : c, bit by bit
+  __m512i below = _mm512_load_si512(kInt6Table.bf16), above = _mm512_load_si512(kInt6Table.bf16 + 32);
+  __m512i four = _mm512_set1_epi16(0xf);
+
+  struct Words {
+    __m512i low[2], high;
+  };
+  Words read(const char* lines) const {
+    return {{_mm512_load_si512(lines), _mm512_load_si512(lines + kLineBytes)},
+            _mm512_load_si512(lines + 2 * kLineBytes)};
+  }
+  // Table look-ups read the lowest 6 bits of a half word.
+  template <int kPair>
+  __m512i pair(const Words& words, __m512i) const {
+    const __m512i low = _mm512_srli_epi16(words.low[kPair / 4], kPair % 4 * 4);
+    const __m512i high = kPair < 2 ? _mm512_slli_epi16(words.high, kPair < 2 ? 4 - 2 * kPair : 0)
+                                   : _mm512_srli_epi16(words.high, kPair < 2 ? 0 : 2 * kPair - 4);
+    return _mm512_permutex2var_epi16(below, _mm512_ternarylogic_epi32(four, low, high, kChoose), above);
+  }
+};
+
 // The sums of each row's columns [0, count), for groups with minimums.
 template <int kRows>
 inline void add_columns(const uint32_t* x, int64_t count, float* sums) {
@@ -174,7 +214,7 @@ template <typename Code>
 struct Codes {
   template <int kRows, int kPanels>
   static void multiply(const TileProduct& t, const char* weights, float* sums, const char* next) {
-    constexpr int64_t kColumns = 2 * Code::kPairs;  // columns in 64 bytes
+    constexpr int64_t kColumns = 2 * Code::kPairs, kBytes = Code::kLines * kLineBytes;  // that are read together
     const Code code;
     const uint32_t* x = static_cast<const uint32_t*>(t.x);
     bool first = t.first;
@@ -199,19 +239,28 @@ struct Codes {
 #pragma GCC unroll 16
         for (int p = 0; p < kPanels; ++p) c[r][p] = _mm512_setzero_ps();
       }
-      for (int64_t i = 0; i < count;
-           i += kColumns, weights += kLineBytes, next += kLineBytes, x += Code::kPairs * kRows) {
+      for (int64_t i = 0; i < count; i += kColumns, weights += kBytes, next += kBytes, x += Code::kPairs * kRows) {
         typename Code::Words words[kPanels];
 #pragma GCC unroll 16
         for (int p = 0; p < kPanels; ++p) {
-          words[p] = code.read(_mm512_load_si512(weights + p * t.panel_bytes));
-          if constexpr (kRows >= kPrefetchRows) _mm_prefetch(next + p * t.panel_bytes, _MM_HINT_T0);
+          words[p] = code.read(weights + p * t.panel_bytes);
+          if constexpr (kRows >= kPrefetchRows) {
+            for (int64_t at = 0; at < kBytes; at += kLineBytes) {
+              _mm_prefetch(next + p * t.panel_bytes + at, _MM_HINT_T0);
+            }
+          }
         }
         add_pair<Code, kRows, kPanels, 0>(code, words, zeros, x, c);
         add_pair<Code, kRows, kPanels, 1>(code, words, zeros, x, c);
-        if constexpr (Code::kPairs == 4) {
+        if constexpr (Code::kPairs > 2) {
           add_pair<Code, kRows, kPanels, 2>(code, words, zeros, x, c);
           add_pair<Code, kRows, kPanels, 3>(code, words, zeros, x, c);
+        }
+        if constexpr (Code::kPairs > 4) {
+          add_pair<Code, kRows, kPanels, 4>(code, words, zeros, x, c);
+          add_pair<Code, kRows, kPanels, 5>(code, words, zeros, x, c);
+          add_pair<Code, kRows, kPanels, 6>(code, words, zeros, x, c);
+          add_pair<Code, kRows, kPanels, 7>(code, words, zeros, x, c);
         }
       }
 #pragma GCC unroll 16
@@ -238,6 +287,8 @@ TileMultiply multiply_codes_avx512bf16(const WeightFormat& format) {
     case DType::kI4:
       if (format.minimums) return multiply_tile<Codes<Int4Above>>;
       return format.zeros ? multiply_tile<Codes<Uint4>> : multiply_tile<Codes<Int4>>;
+    case DType::kI6:
+      return format.minimums ? multiply_tile<Codes<Int6<true>>> : multiply_tile<Codes<Int6<false>>>;
     case DType::kI8:
       return format.minimums ? multiply_tile<Codes<Int8<true>>> : multiply_tile<Codes<Int8<false>>>;
     case DType::kF4E2M1:
