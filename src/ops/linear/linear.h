@@ -82,7 +82,8 @@ inline constexpr WeightFormat kFp8Blocks = {DType::kF8E4M3, 32, kScaleGroup};
 // Codes for weights only, in groups of 16, 32, 64 or 128 columns. On CUDA half bytes; whole bytes only for experts.
 inline constexpr WeightFormat kFp8Weights = {DType::kF8E4M3, 1, 128};
 inline constexpr WeightFormat kInt4Weights = {DType::kI4, 1, 32};
-// The same of a checkpoint alone, such as blocks of GGUF files. CPU only.
+// The same of a checkpoint alone, such as blocks of GGUF files. On CUDA kI4 alone, with minimums in groups of 32 and
+// more.
 inline constexpr WeightFormat kInt8Weights = {DType::kI8, 1, 32}, kInt6Weights = {DType::kI6, 1, 16};
 inline constexpr WeightFormat kInt4Minimums = {DType::kI4, 1, 32, false, true};
 inline constexpr WeightFormat kInt6Minimums = {DType::kI6, 1, 32, false, true};
@@ -174,13 +175,13 @@ struct End {
 // Weights that are codes with scales along k are widened, exactly; on the CPU each group's sum is multiplied by its
 // scale and added, and so is the sum of the group's x times its minimum; but kI8, kI6 and codes with minimums that meet
 // fp32 arithmetic (x in fp32, or a CPU without AVX-512 BF16) are widened to fp32 first: where code * scale is exact, as
-// of GGUF's blocks, the product has the bits of kF32 weights with these values. On CUDA code times scale is rounded to
-// bf16 for rows in bf16: the bits are those of such weights. kFp8Rows multiplies codes; plain x becomes codes first, in
-// scratch memory that is given back. Each sum of products of codes is multiplied by the weight row's scale, then by x's
-// row's. The matrix unit keeps about 13 bits of such a sum below its largest product, so its error is larger than that
-// of fp32 sums, but small compared with the error of quantising. kFp8Blocks does so with the 128 columns of a block:
-// their sum times the product of both scales is added in fp32. y: [rows, n] (with gates: [rows, n / 2]), bf16 or fp32
-// (kAdd: fp32). y must not overlap x. rows may be 0.
+// of GGUF's blocks, the product has the bits of kF32 weights with these values. On CUDA code times scale (plus minimum,
+// in fp32) is rounded to bf16 for rows in bf16: the bits are those of such weights. kFp8Rows multiplies codes; plain x
+// becomes codes first, in scratch memory that is given back. Each sum of products of codes is multiplied by the weight
+// row's scale, then by x's row's. The matrix unit keeps about 13 bits of such a sum below its largest product, so its
+// error is larger than that of fp32 sums, but small compared with the error of quantising. kFp8Blocks does so with the
+// 128 columns of a block: their sum times the product of both scales is added in fp32. y: [rows, n] (with gates: [rows,
+// n / 2]), bf16 or fp32 (kAdd: fp32). y must not overlap x. rows may be 0.
 void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end, Arena& scratch);
 
 // Allocates rows as products with w take them: of `activation`, or codes if w multiplies codes. The op that makes the
