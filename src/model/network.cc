@@ -218,14 +218,11 @@ void Network::final_norm(Stream& stream, TensorView x, TensorView row_index, con
 
 void Network::embed(Stream& stream, TensorView ids, TensorView x, std::optional<float> scale) const {
   const float factor = scale.value_or(embedding_scale_);
+  if (embedding_.code_table) return ops::embed(stream, *embedding_.code_table, ids, x, factor);
   if (embedding_.codes == nullptr) return ops::embed(stream, embedding_.view, ids, x, factor);
-  const int64_t vocab = embedding_.view.dim(0), width = embedding_.view.dim(1);
-  ops::embed(
-      stream, vocab,
-      [&](int64_t row, float* y) {
-        embedding_.codes->widen({row, 0, width}, y);
-      },
-      ids, x, factor);
+  const weights::CodedMatrix& codes = *embedding_.codes;
+  const ops::ReadRow read_row = [&](int64_t row, float* y) { codes.widen({row, 0, codes.columns()}, y); };
+  ops::embed(stream, spec_.vocab, read_row, ids, x, factor);
 }
 
 void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/math.h"
 #include "device/dry_run.h"
 #include "weights/coded.h"
 
@@ -182,13 +183,28 @@ ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param&
 
 namespace {
 
-// The checkpoint's code format of a look-up table, if the device can read single rows of codes.
+// The checkpoint's code format of a look-up table, if the device can widen single rows of it.
 std::optional<weights::CodeFormat> coded_table(const weights::Checkpoint& checkpoint, const Param& param,
                                                DeviceKind device) {
-  if (device != DeviceKind::kCpu) return std::nullopt;
   const auto format = checkpoint.code_format(param.parts[0].name, param.stored_shape(param.parts[0]));
-  return format.ok() ? *format : std::nullopt;
+  if (!format.ok() || !*format || device == DeviceKind::kCpu) return format.ok() ? *format : std::nullopt;
+  const weights::CodeFormat& coded = **format;
+  const bool integers = coded.code == DType::kI8 || coded.code == DType::kI6 || coded.code == DType::kI4;
+  const bool groups = coded.group > 0 && param.columns % coded.group == 0 && !coded.scattered && !coded.zeros;
+  return integers && groups ? *format : std::nullopt;
 }
+
+// Where the parts of a table of codes lie in its memory on CUDA.
+struct CodeTableBytes {
+  CodeTableBytes(const Param& param, const weights::CodeFormat& format) {
+    constexpr int64_t kAlign = 16;
+    const int64_t each = param.elements() / format.group * static_cast<int64_t>(sizeof(float));
+    scales = round_up(param.elements(), kAlign);
+    minimums = scales + each;
+    all = minimums + (format.minimums ? each : 0);
+  }
+  int64_t scales, minimums, all;
+};
 
 // A rank's columns must be whole groups that share a scale; else the rank's codes would not be the whole model's.
 Status check_cut(const Param& param, const ops::WeightFormat& storage) {
@@ -226,7 +242,11 @@ WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, 
       static_assert(sizeof(float) == sizeof(int32_t));
       bytes.rest += param.elements() * static_cast<int64_t>(sizeof(float));
     } else if (const auto coded = coded_table(checkpoint, param, device)) {
-      if (checkpoint.takes_memory()) bytes.rest += coded->bytes;
+      if (device != DeviceKind::kCpu) {
+        bytes.rest += CodeTableBytes(param, *coded).all;
+      } else if (checkpoint.takes_memory()) {
+        bytes.rest += coded->bytes;
+      }
     } else if (device != DeviceKind::kCpu || checkpoint.takes_memory()) {
       const DType stored = checkpoint.dtype_of(param.parts[0].name);
       bytes.rest += param.elements() * static_cast<int64_t>(dtype_size(stored));
@@ -338,15 +358,45 @@ Result<ops::ExpertWeights> WeightLoader::experts(const std::string& role) {
   return weight;
 }
 
+// As a kernel takes it, whatever the number of a code's bits.
+Result<Table> WeightLoader::code_table(const Param& param, const weights::CodeFormat& format) {
+  const int64_t rows = param.rows(), columns = param.columns, groups = columns / format.group;
+  const CodeTableBytes bytes(param, format);
+  Table table;
+  VOLLEY_ASSIGN(table.buffer, device_.allocate(static_cast<size_t>(bytes.all)));
+  auto* memory = static_cast<char*>(table.buffer.data());
+  table.code_table = ops::CodeTable{.codes = TensorView(memory, DType::kI8, {rows, columns}),
+                                    .scales = TensorView(memory + bytes.scales, DType::kF32, {rows, groups}),
+                                    .minimums = TensorView()};
+  if (format.minimums) table.code_table->minimums = TensorView(memory + bytes.minimums, DType::kF32, {rows, groups});
+  if (dry()) return table;
+  VOLLEY_ASSIGN(const auto matrix, checkpoint_.coded(param.parts[0].name, param.stored_shape(param.parts[0])));
+  std::vector<uint8_t> codes(static_cast<size_t>(rows * columns));
+  std::vector<float> scales(static_cast<size_t>(rows * groups)), minimums(format.minimums ? scales.size() : 0);
+  for (int64_t row = 0; row < rows; ++row) {
+    matrix->read({row, 0, columns}, &codes[row * columns], &scales[row * groups], nullptr,
+                 format.minimums ? &minimums[row * groups] : nullptr);
+  }
+  // From what a code counts (weights/coded.h).
+  const int zero = format.code == DType::kI6 ? 32 : format.code == DType::kI4 && !format.minimums ? 8 : 0;
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(code - zero);
+  device_.upload(memory, codes.data(), codes.size());
+  device_.upload(memory + bytes.scales, scales.data(), scales.size() * sizeof(float));
+  if (format.minimums) device_.upload(memory + bytes.minimums, minimums.data(), minimums.size() * sizeof(float));
+  for (const weights::SourceTensor& source : matrix->sources()) checkpoint_.done_with(source);
+  return table;
+}
+
 Result<Table> WeightLoader::table(const std::string& role) {
   const Param& param = this->param(role);
   const std::array<int64_t, 2> shape = {param.rows(), param.columns};
   Table table;
+  const auto coded = coded_table(checkpoint_, param, device_.kind());
+  if (coded && device_.kind() != DeviceKind::kCpu) return code_table(param, *coded);
   if (dry()) {
     table.view = TensorView(no_memory(), checkpoint_.dtype_of(param.parts[0].name), {shape[0], shape[1]});
-  } else if (coded_table(checkpoint_, param, device_.kind())) {
+  } else if (coded) {
     VOLLEY_ASSIGN(table.codes, checkpoint_.coded(param.parts[0].name, shape));
-    table.view = TensorView(nullptr, DType::kF32, {shape[0], shape[1]});
   } else {
     VOLLEY_ASSIGN(table.source, checkpoint_.get(param.parts[0].name, shape));
     table.view = TensorView(const_cast<std::byte*>(table.source.data), table.source.dtype, {shape[0], shape[1]});

@@ -7,12 +7,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/params.h"
 #include "ops/attention/attention.h"
+#include "ops/embedding/embedding.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/linear/linear.h"
 #include "weights/checkpoint.h"
@@ -68,12 +70,13 @@ struct Vector {
   TensorView view;  // [n] fp32
 };
 
-// A matrix in the checkpoint's dtype, with the owner of its memory.
+// A matrix in the checkpoint's dtype or as codes, with the owner of its memory.
 struct Table {
   Buffer buffer;
   weights::SourceTensor source;
-  std::shared_ptr<const weights::CodedMatrix> codes;  // its rows are widened one by one instead; on the CPU
-  TensorView view;                                    // [rows, k]; without data if there are codes
+  TensorView view;                                    // [rows, k]; a null view if it is codes
+  std::shared_ptr<const weights::CodedMatrix> codes;  // on the CPU: rows are widened one by one
+  std::optional<ops::CodeTable> code_table;           // on CUDA
 };
 
 // Loads weights by their roles in `list`. Errors: Checkpoint::get()'s for a tensor that is missing or has another
@@ -107,6 +110,7 @@ class WeightLoader {
     std::vector<weights::SourceTensor> tensors;
     std::vector<ops::WeightRows> rows;  // some own matrices of codes
   };
+  Result<Table> code_table(const Param& param, const weights::CodeFormat& format);
   bool dry() const { return device_.stream().dry(); }
   ops::WeightFormat storage_of(const Param& param) const;
   const Param& param(const std::string& role) const;

@@ -15,6 +15,15 @@ void embed(Stream& stream, TensorView table, TensorView ids, TensorView y, float
 using ReadRow = std::function<void(int64_t row, float* values)>;
 void embed(Stream& stream, int64_t vocab, const ReadRow& read_row, TensorView ids, TensorView y, float scale = 1);
 
+// The same of a table of codes: values are codes * scales of their group + its minimum, in fp32, rounded once where the
+// product is exact. CUDA only.
+struct CodeTable {
+  TensorView codes;     // [vocab, h] kI8
+  TensorView scales;    // [vocab, groups] fp32: each for h / groups columns
+  TensorView minimums;  // likewise; or a null view
+};
+void embed(Stream& stream, const CodeTable& table, TensorView ids, TensorView y, float scale = 1);
+
 // features[m, column : column + h] = x[m, :], converted to the features' dtype. x: [rows, h] fp32. features: [rows,
 // width], bf16 or fp32. The target calls this where no norm reads all of x next; otherwise ops::rms_norm() captures.
 void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView features);

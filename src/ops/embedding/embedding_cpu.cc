@@ -75,6 +75,6 @@ void zero_cpu(Stream& stream, TensorView x) {
 
 }  // namespace
 
-const EmbeddingKernels EmbeddingKernels::kCpu = {embed_cpu, embed_read_cpu, capture_feature_cpu, zero_cpu};
+const EmbeddingKernels EmbeddingKernels::kCpu = {embed_cpu, embed_read_cpu, nullptr, capture_feature_cpu, zero_cpu};
 
 }  // namespace volley::ops
