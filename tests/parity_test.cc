@@ -5,10 +5,14 @@
 
 #include <cmath>
 #include <filesystem>
+#include <random>
 
+#include "base/temp_folder_for_test.h"
 #include "decode/dflash/config.h"
 #include "fixtures.h"
+#include "gguf/bytes_for_test.h"
 #include "model_runner.h"
+#include "weights/gguf/blocks.h"
 
 namespace volley::testing {
 namespace {
@@ -71,10 +75,10 @@ TEST(TargetParity, ExpertsAreThoseOfTransformers) {
   EXPECT_GE(rows, 200) << "rows of layers with experts";
 }
 
-// Greedy answers through the engine: 64 tokens.
-void expect_answer(const std::string& dir, const Fixture& expected) {
+// A greedy answer through the engine: 64 tokens.
+std::vector<TokenId> answer_of(const std::string& model, std::vector<TokenId> prompt) {
   EngineOptions options;
-  options.model_dir = dir;
+  options.model_dir = model;
   options.skip_tokenizer = true;
   options.device = kTestDevice;
   options.speculation = Speculation::kOff;
@@ -83,13 +87,15 @@ void expect_answer(const std::string& dir, const Fixture& expected) {
   options.max_num_seqs = 1;
   const auto engine = make_engine(options);
   GenerateRequest request;
-  request.prompt = expected.ids("prompt_ids", 40);
+  request.prompt = std::move(prompt);
   request.max_tokens = 64;
   request.ignore_eos = true;
   request.sampling.temperature = 0;
   request.sampling.repetition_penalty = 1.5f;  // as in make_fixtures.py
-  const auto outputs = run_all(*engine, {request}, 1);
-  EXPECT_EQ(outputs[0].tokens, expected.ids("greedy_ids", 64)) << dir;
+  return run_all(*engine, {request}, 1)[0].tokens;
+}
+void expect_answer(const std::string& dir, const Fixture& expected) {
+  EXPECT_EQ(answer_of(dir, expected.ids("prompt_ids", 40)), expected.ids("greedy_ids", 64)) << dir;
 }
 
 // Targets of every family; some have windows shorter than the prompt.
@@ -126,6 +132,88 @@ TEST(QuantisedParity, AnswersAreThoseOfTheWidenedWeights) {
     const std::string dir = "tests/data/quantised/" + name;
     expect_answer(dir, Fixture(dir + "/expected"));
   }
+}
+
+// A GGUF file with blocks of most types in mixtures such as llama-quantize makes, and one with their values in fp32.
+class BlockModel {
+ public:
+  BlockModel() {
+    folder_.write("blocks.gguf", bytes(false));
+    folder_.write("values.gguf", bytes(true));
+    std::string blocks = bytes(false), values = bytes(true);
+    const auto block_file = gguf::open_file(path("blocks")), value_file = gguf::open_file(path("values"));
+    for (const gguf::Tensor& tensor : block_file.value().header().tensors()) {
+      auto* from = blocks.data() + tensor.begin;
+      auto* to = reinterpret_cast<float*>(values.data() + value_file.value().tensor(tensor.name)->begin);
+      const gguf::TypeFacts facts = facts_of(tensor.type);
+      const auto count = static_cast<int64_t>(tensor.end - tensor.begin) / facts.bytes;
+      for (int64_t i = 0; i < count; ++i) fill(tensor.type, facts.bytes, from + i * facts.bytes);
+      weights::widen_blocks(tensor.type, reinterpret_cast<const std::byte*>(from), count, to);
+    }
+    folder_.write("blocks.gguf", blocks);
+    folder_.write("values.gguf", values);
+  }
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name + ".gguf"; }
+
+ private:
+  using Type = gguf::TensorType;
+
+  // All bytes of tensors are zero.
+  static std::string bytes(bool widened) {
+    gguf::Bytes model;
+    model.text("general.architecture", "llama").number("llama.block_count", 2).number("llama.context_length", 128);
+    model.number("llama.embedding_length", 256).number("llama.feed_forward_length", 256);
+    model.number("llama.attention.head_count", 4).number("llama.attention.head_count_kv", 2);
+    model.real("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    const auto matrix = [&](const std::string& name, uint64_t rows, Type type) {
+      const Type stored = widened ? Type::kF32 : type;
+      const gguf::TypeFacts facts = gguf::facts_of(stored);
+      model.tensor(name + ".weight", {256, rows}, static_cast<uint32_t>(stored),
+                   rows * 256 / static_cast<uint64_t>(facts.values) * static_cast<uint64_t>(facts.bytes));
+    };
+    const auto norm = [&](const std::string& name) { model.tensor(name + ".weight", {256}, 0, 1024); };
+    constexpr Type kTypes[2][7] = {
+        {Type::kQ4_K, Type::kQ6_K, Type::kQ4_K, Type::kQ5_K, Type::kQ5_0, Type::kQ5_0, Type::kQ6_K},
+        {Type::kQ4_1, Type::kQ4_1, Type::kQ4_1, Type::kQ5_1, Type::kQ8_0, Type::kQ4_1, Type::kQ8_0}};
+    constexpr const char* kNames[7] = {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"};
+    matrix("token_embd", 48, Type::kQ8_0);
+    norm("output_norm");
+    for (int layer = 0; layer < 2; ++layer) {
+      const std::string prefix = "blk." + std::to_string(layer) + ".";
+      norm(prefix + "attn_norm");
+      norm(prefix + "ffn_norm");
+      for (int i = 0; i < 7; ++i) matrix(prefix + kNames[i], i == 1 || i == 2 ? 128 : 256, kTypes[layer][i]);
+    }
+    return model.str();
+  }
+
+  // Random bytes with a small scale and minimum; a norm's value is 1.
+  void fill(Type type, int64_t size, char* block) {
+    if (type == Type::kF32) {
+      const float one = 1;
+      std::memcpy(block, &one, sizeof(one));
+      return;
+    }
+    for (int64_t i = 0; i < size; ++i) block[i] = static_cast<char>(random_());
+    block[type == Type::kQ6_K ? 209 : 1] = 0x11;  // the upper byte of an fp16 of about 2^-11
+    if (weights::integers_of(type)->minimums) block[3] = 0x19;
+  }
+
+  std::mt19937 random_{40};
+  TempFolder folder_;
+};
+
+// In float32 the arithmetic on codes has the bits of that on their values.
+TEST(QuantisedParity, BlocksOfAGgufFileAreTheirValues) {
+  const BlockModel model;
+  std::vector<TokenId> ids;
+  for (int i = 0; i < 40; ++i) ids.push_back(i * 7 % 48);
+  ModelRunner blocks(model.path("blocks"), "", ComputeType::kFloat32, 64);
+  ModelRunner values(model.path("values"), "", ComputeType::kFloat32, 64);
+  const auto logits = values.logits(ids);
+  EXPECT_EQ(blocks.logits(ids), logits);
+  EXPECT_NE(logits[0], logits[1]);
+  EXPECT_EQ(answer_of(model.path("blocks"), ids), answer_of(model.path("values"), ids));
 }
 
 TEST(TargetParity, ThePocketTargetToo) {

@@ -18,7 +18,9 @@ size_t dtype_size(DType dtype) {
       return 2;
     case DType::kU8:
     case DType::kF8E4M3:
+    case DType::kI8:
       return 1;
+    case DType::kI6:
     case DType::kI4:
     case DType::kF4E2M1:
       break;
@@ -27,8 +29,8 @@ size_t dtype_size(DType dtype) {
 }
 
 const char* dtype_name(DType dtype) {
-  constexpr std::array kNames = {"float32", "bfloat16",    "float16", "int32",
-                                 "uint8",   "float8_e4m3", "int4",    "float4_e2m1"};  // in the order of DType
+  constexpr std::array kNames = {"float32", "bfloat16", "float16", "int32",      "uint8", "float8_e4m3",
+                                 "int8",    "int6",     "int4",    "float4_e2m1"};  // in the order of DType
   static_assert(kNames.size() == static_cast<size_t>(DType::kF4E2M1) + 1);
   return kNames.at(static_cast<size_t>(dtype));
 }

@@ -8,9 +8,9 @@
 
 namespace volley {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8, kF8E4M3, kI4, kF4E2M1 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8, kF8E4M3, kI8, kI6, kI4, kF4E2M1 };
 
-size_t dtype_size(DType dtype);       // bytes; REQUIRES: not kI4 or kF4E2M1, which hold two elements a byte
+size_t dtype_size(DType dtype);       // bytes; REQUIRES: not kI6, kI4 or kF4E2M1, whose elements share bytes
 const char* dtype_name(DType dtype);  // "float32", "bfloat16", …
 
 // Storage of a bfloat16; arithmetic happens in float.

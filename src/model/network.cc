@@ -5,6 +5,7 @@
 #include "model/shard.h"
 #include "ops/block_conv/block_conv.h"
 #include "ops/embedding/embedding.h"
+#include "weights/coded.h"
 
 namespace volley::model {
 
@@ -216,7 +217,12 @@ void Network::final_norm(Stream& stream, TensorView x, TensorView row_index, con
 }
 
 void Network::embed(Stream& stream, TensorView ids, TensorView x, std::optional<float> scale) const {
-  ops::embed(stream, embedding_.view, ids, x, scale.value_or(embedding_scale_));
+  const float factor = scale.value_or(embedding_scale_);
+  if (embedding_.code_table) return ops::embed(stream, *embedding_.code_table, ids, x, factor);
+  if (embedding_.codes == nullptr) return ops::embed(stream, embedding_.view, ids, x, factor);
+  const weights::CodedMatrix& codes = *embedding_.codes;
+  const ops::ReadRow read_row = [&](int64_t row, float* y) { codes.widen({row, 0, codes.columns()}, y); };
+  ops::embed(stream, spec_.vocab, read_row, ids, x, factor);
 }
 
 void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,

@@ -31,7 +31,7 @@ class Codes final : public CodedMatrix {
       group_of_column_.push_back(static_cast<int32_t>(c % groups()));
   }
 
-  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const override {
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros, float*) const override {
     const int64_t row = place.row + salt_;
     const bool bytes = format().code == DType::kF8E4M3;
     for (int64_t c = place.first; c < place.first + place.n; ++c) {

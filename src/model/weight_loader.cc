@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/math.h"
 #include "device/dry_run.h"
 #include "weights/coded.h"
 
@@ -109,7 +110,7 @@ ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& p
   const bool ends = coded.group > 0 && param.cuts_columns();
   int16_t group = 128;
   while (group > 16 && (coded.group % group != 0 || (ends && param.columns % group != 0))) group /= 2;
-  const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros};
+  const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros, coded.minimums};
   const auto multiplies = param.is_experts() ? ops::experts_multiply_as_stored : ops::multiplies_as_stored;
   if (!coded.scattered && multiplies(device, as_stored)) return as_stored;
   return bf16 ? DType::kBF16 : DType::kF32;
@@ -149,9 +150,9 @@ ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, c
   }
   result.codes = [matrix, rows, first, columns, group = storage.group_k](int64_t row, const ops::CodedRow& out) {
     const auto groups = static_cast<size_t>(matrix->groups());
-    std::vector<float> scales(groups);
+    std::vector<float> scales(groups), minimums(out.minimums.empty() ? 0 : groups);
     std::vector<uint8_t> zeros(out.zeros.empty() ? 0 : groups);
-    matrix->read({(*rows)[row], first, columns}, out.codes.data(), scales.data(), zeros.data());
+    matrix->read({(*rows)[row], first, columns}, out.codes.data(), scales.data(), zeros.data(), minimums.data());
     // A scale may cover several groups of the kernels'.
     const int64_t covers = matrix->format().group;
     for (size_t g = 0; g < out.scales.size(); ++g) {
@@ -159,6 +160,7 @@ ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, c
       const auto from = static_cast<size_t>(covers > 0 ? column / covers : 0);
       out.scales[g] = scales[from];
       if (!out.zeros.empty()) out.zeros[g] = zeros[from];
+      if (!out.minimums.empty()) out.minimums[g] = minimums[from];
     }
   };
   return result;
@@ -180,6 +182,29 @@ ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param&
 }  // namespace
 
 namespace {
+
+// The checkpoint's code format of a look-up table, if the device can widen single rows of it.
+std::optional<weights::CodeFormat> coded_table(const weights::Checkpoint& checkpoint, const Param& param,
+                                               DeviceKind device) {
+  const auto format = checkpoint.code_format(param.parts[0].name, param.stored_shape(param.parts[0]));
+  if (!format.ok() || !*format || device == DeviceKind::kCpu) return format.ok() ? *format : std::nullopt;
+  const weights::CodeFormat& coded = **format;
+  const bool integers = coded.code == DType::kI8 || coded.code == DType::kI6 || coded.code == DType::kI4;
+  const bool groups = coded.group > 0 && param.columns % coded.group == 0 && !coded.scattered && !coded.zeros;
+  return integers && groups ? *format : std::nullopt;
+}
+
+// Where the parts of a table of codes lie in its memory on CUDA.
+struct CodeTableBytes {
+  CodeTableBytes(const Param& param, const weights::CodeFormat& format) {
+    constexpr int64_t kAlign = 16;
+    const int64_t each = param.elements() / format.group * static_cast<int64_t>(sizeof(float));
+    scales = round_up(param.elements(), kAlign);
+    minimums = scales + each;
+    all = minimums + (format.minimums ? each : 0);
+  }
+  int64_t scales, minimums, all;
+};
 
 // A rank's columns must be whole groups that share a scale; else the rank's codes would not be the whole model's.
 Status check_cut(const Param& param, const ops::WeightFormat& storage) {
@@ -216,6 +241,12 @@ WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, 
     } else if (param.kind == Param::Kind::kVector || param.kind == Param::Kind::kIndex) {
       static_assert(sizeof(float) == sizeof(int32_t));
       bytes.rest += param.elements() * static_cast<int64_t>(sizeof(float));
+    } else if (const auto coded = coded_table(checkpoint, param, device)) {
+      if (device != DeviceKind::kCpu) {
+        bytes.rest += CodeTableBytes(param, *coded).all;
+      } else if (checkpoint.takes_memory()) {
+        bytes.rest += coded->bytes;
+      }
     } else if (device != DeviceKind::kCpu || checkpoint.takes_memory()) {
       const DType stored = checkpoint.dtype_of(param.parts[0].name);
       bytes.rest += param.elements() * static_cast<int64_t>(dtype_size(stored));
@@ -327,12 +358,45 @@ Result<ops::ExpertWeights> WeightLoader::experts(const std::string& role) {
   return weight;
 }
 
+// As a kernel takes it, whatever the number of a code's bits.
+Result<Table> WeightLoader::code_table(const Param& param, const weights::CodeFormat& format) {
+  const int64_t rows = param.rows(), columns = param.columns, groups = columns / format.group;
+  const CodeTableBytes bytes(param, format);
+  Table table;
+  VOLLEY_ASSIGN(table.buffer, device_.allocate(static_cast<size_t>(bytes.all)));
+  auto* memory = static_cast<char*>(table.buffer.data());
+  table.code_table = ops::CodeTable{.codes = TensorView(memory, DType::kI8, {rows, columns}),
+                                    .scales = TensorView(memory + bytes.scales, DType::kF32, {rows, groups}),
+                                    .minimums = TensorView()};
+  if (format.minimums) table.code_table->minimums = TensorView(memory + bytes.minimums, DType::kF32, {rows, groups});
+  if (dry()) return table;
+  VOLLEY_ASSIGN(const auto matrix, checkpoint_.coded(param.parts[0].name, param.stored_shape(param.parts[0])));
+  std::vector<uint8_t> codes(static_cast<size_t>(rows * columns));
+  std::vector<float> scales(static_cast<size_t>(rows * groups)), minimums(format.minimums ? scales.size() : 0);
+  for (int64_t row = 0; row < rows; ++row) {
+    matrix->read({row, 0, columns}, &codes[row * columns], &scales[row * groups], nullptr,
+                 format.minimums ? &minimums[row * groups] : nullptr);
+  }
+  // From what a code counts (weights/coded.h).
+  const int zero = format.code == DType::kI6 ? 32 : format.code == DType::kI4 && !format.minimums ? 8 : 0;
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(code - zero);
+  device_.upload(memory, codes.data(), codes.size());
+  device_.upload(memory + bytes.scales, scales.data(), scales.size() * sizeof(float));
+  if (format.minimums) device_.upload(memory + bytes.minimums, minimums.data(), minimums.size() * sizeof(float));
+  for (const weights::SourceTensor& source : matrix->sources()) checkpoint_.done_with(source);
+  return table;
+}
+
 Result<Table> WeightLoader::table(const std::string& role) {
   const Param& param = this->param(role);
   const std::array<int64_t, 2> shape = {param.rows(), param.columns};
   Table table;
+  const auto coded = coded_table(checkpoint_, param, device_.kind());
+  if (coded && device_.kind() != DeviceKind::kCpu) return code_table(param, *coded);
   if (dry()) {
     table.view = TensorView(no_memory(), checkpoint_.dtype_of(param.parts[0].name), {shape[0], shape[1]});
+  } else if (coded) {
+    VOLLEY_ASSIGN(table.codes, checkpoint_.coded(param.parts[0].name, shape));
   } else {
     VOLLEY_ASSIGN(table.source, checkpoint_.get(param.parts[0].name, shape));
     table.view = TensorView(const_cast<std::byte*>(table.source.data), table.source.dtype, {shape[0], shape[1]});

@@ -7,12 +7,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/params.h"
 #include "ops/attention/attention.h"
+#include "ops/embedding/embedding.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/linear/linear.h"
 #include "weights/checkpoint.h"
@@ -51,7 +53,8 @@ std::vector<std::string> widened_codes(std::span<const Param> list, const weight
                                        const Numerics& numerics, DeviceKind device);
 
 // Memory of the weights of `list` on a device: exactly what a WeightLoader takes. Look-up tables stay in the
-// checkpoint's memory unless the device cannot read it; they count where that takes memory.
+// checkpoint's memory, as codes if that has codes, unless the device cannot read it; they count where that takes
+// memory.
 struct WeightBytes {
   std::map<DType, int64_t> matrices;  // by storage type
   int64_t rest = 0;
@@ -67,11 +70,13 @@ struct Vector {
   TensorView view;  // [n] fp32
 };
 
-// A matrix in the checkpoint's dtype, with the owner of its memory.
+// A matrix in the checkpoint's dtype or as codes, with the owner of its memory.
 struct Table {
   Buffer buffer;
   weights::SourceTensor source;
-  TensorView view;  // [rows, k]
+  TensorView view;                                    // [rows, k]; a null view if it is codes
+  std::shared_ptr<const weights::CodedMatrix> codes;  // on the CPU: rows are widened one by one
+  std::optional<ops::CodeTable> code_table;           // on CUDA
 };
 
 // Loads weights by their roles in `list`. Errors: Checkpoint::get()'s for a tensor that is missing or has another
@@ -105,6 +110,7 @@ class WeightLoader {
     std::vector<weights::SourceTensor> tensors;
     std::vector<ops::WeightRows> rows;  // some own matrices of codes
   };
+  Result<Table> code_table(const Param& param, const weights::CodeFormat& format);
   bool dry() const { return device_.stream().dry(); }
   ops::WeightFormat storage_of(const Param& param) const;
   const Param& param(const std::string& role) const;

@@ -69,6 +69,12 @@ TEST(CodedStorage, IsAsTheDeviceMultiplies) {
   coded = {.code = DType::kF8E4M3, .group = 128};
   EXPECT_EQ(stored(DeviceKind::kCpu, coded), ops::kFp8Weights);
   EXPECT_EQ(stored(DeviceKind::kCuda, coded), kBF16);
+  coded = {.code = DType::kI4, .group = 32, .minimums = true};
+  EXPECT_EQ(stored(DeviceKind::kCpu, coded), ops::kInt4Minimums);
+  EXPECT_EQ(stored(DeviceKind::kCuda, coded), ops::kInt4Minimums);
+  coded = {.code = DType::kI6, .group = 16};
+  EXPECT_EQ(stored(DeviceKind::kCpu, coded), ops::kInt6Weights);
+  EXPECT_EQ(stored(DeviceKind::kCuda, coded), kBF16);
 }
 
 // Experts in e4m3 stay codes, whatever the type of the input rows.

@@ -33,10 +33,11 @@ struct TensorInfo {
 
 // How a matrix is stored if its values are codes times scales.
 struct CodeFormat {
-  DType code = DType::kF8E4M3;  // kF8E4M3, kF4E2M1 or kI4
+  DType code = DType::kF8E4M3;  // kF8E4M3, kF4E2M1, kI8, kI6 or kI4; kF32: other codes, which are only widened
   int32_t group = 0;            // columns of a row that share a scale; 0: all columns
   int32_t block_rows = 1;       // with a group: rows per scale block; blocks start at multiples of it
   bool zeros = false;           // groups have zero points
+  bool minimums = false;        // groups have minimums, which are added to codes times scale
   bool scattered = false;       // columns of a group lie anywhere
   std::string name = {};        // for people
   int64_t bytes = 0;            // in the file, scales included
@@ -44,7 +45,7 @@ struct CodeFormat {
   // Whether products treat the two formats alike.
   bool agrees_with(const CodeFormat& other) const {
     return code == other.code && group == other.group && block_rows == other.block_rows && zeros == other.zeros &&
-           scattered == other.scattered;
+           minimums == other.minimums && scattered == other.scattered;
   }
 };
 class CodedMatrix;  // weights/coded.h

@@ -23,10 +23,10 @@ class CodedMatrix {
   struct Place {
     int64_t row = 0, first = 0, n = 0;
   };
-  // n codes (of kI4 from 0 to 15); the row's groups() scales, and where the format has zero points groups() of them. A
-  // code of kI4 counts from its group's zero point, or from 8.
-  virtual void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const = 0;
-  // The n values: (code - zero point) * scale, in fp32.
+  // n codes (of kI4 from 0 to 15); the row's groups() scales, and where the format has zero points or minimums groups()
+  // of them. A code of kI6 counts from 32; of kI4 from its group's zero point, or from 8, or with minimums from 0.
+  virtual void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros, float* minimums) const = 0;
+  // The n values: (code - zero point) * scale, or code * scale + minimum, in fp32.
   virtual void widen(const Place& place, float* values) const;
   // The bytes that are read, for Checkpoint::done_with().
   const std::vector<SourceTensor>& sources() const { return sources_; }

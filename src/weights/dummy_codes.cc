@@ -19,7 +19,7 @@ class DummyMatrix final : public CodedMatrix {
     scale_ = static_cast<float>(std::exp2(std::round(std::log2(1 / (size * std::sqrt(static_cast<double>(columns)))))));
   }
 
-  void read(const Place& place, uint8_t* codes, float* scales, uint8_t*) const override {
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t*, float*) const override {
     const bool bytes = format().code == DType::kF8E4M3;
     const int64_t per_hash = bytes ? 8 : 16;
     const uint64_t key = mix_bits(key_ + (static_cast<uint64_t>(place.row) + 1) * kSplitMixStep);

@@ -14,6 +14,29 @@ void embed(Stream& stream, TensorView table, TensorView ids, TensorView y, float
   kernels_on<EmbeddingKernels>(stream).embed(stream, table, ids, y, scale);
 }
 
+void embed(Stream& stream, int64_t vocab, const ReadRow& read_row, TensorView ids, TensorView y, float scale) {
+  VOLLEY_CHECK(ids.rank == 1 && y.rank == 2);
+  VOLLEY_CHECK(ids.dtype == DType::kI32 && y.dtype == DType::kF32);
+  VOLLEY_CHECK_EQ(y.shape[0], ids.shape[0]);
+  const auto kernel = kernels_on<EmbeddingKernels>(stream).embed_read;
+  VOLLEY_CHECK(kernel != nullptr);
+  if (y.shape[0] > 0) kernel(stream, vocab, read_row, ids, y, scale);
+}
+
+void embed(Stream& stream, const CodeTable& table, TensorView ids, TensorView y, float scale) {
+  VOLLEY_CHECK(table.codes.rank == 2 && table.scales.rank == 2 && ids.rank == 1 && y.rank == 2);
+  VOLLEY_CHECK(table.codes.dtype == DType::kI8 && table.scales.dtype == DType::kF32);
+  VOLLEY_CHECK(ids.dtype == DType::kI32 && y.dtype == DType::kF32);
+  VOLLEY_CHECK_EQ(y.shape[0], ids.shape[0]);
+  VOLLEY_CHECK_EQ(y.shape[1], table.codes.shape[1]);
+  VOLLEY_CHECK_EQ(table.scales.shape[0], table.codes.shape[0]);
+  VOLLEY_CHECK_EQ(table.codes.shape[1] % table.scales.shape[1], 0);
+  VOLLEY_CHECK(table.minimums.data == nullptr || table.minimums.shape == table.scales.shape);
+  const auto kernel = kernels_on<EmbeddingKernels>(stream).embed_codes;
+  VOLLEY_CHECK(kernel != nullptr);
+  if (y.shape[0] > 0) kernel(stream, table, ids, y, scale);
+}
+
 void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView features) {
   VOLLEY_CHECK(x.rank == 2 && features.rank == 2);
   VOLLEY_CHECK(x.dtype == DType::kF32);

@@ -21,16 +21,20 @@ void for_rows(Stream& stream, int64_t rows, int64_t h, F&& row) {
   });
 }
 
+int64_t checked_id(TensorView ids, int64_t row, int64_t vocab) {
+  const int32_t id = ids.as<int32_t>()[row];
+  VOLLEY_CHECK_GE(id, 0);
+  VOLLEY_CHECK_LT(id, vocab);
+  return id;
+}
+
 template <typename T>
 void embed_rows(Stream& stream, TensorView table, TensorView ids, TensorView y, float scale) {
   const int64_t h = table.shape[1];
   const T* from = table.as<T>();
-  const int32_t* id = ids.as<int32_t>();
   float* to = y.as<float>();
   for_rows(stream, y.shape[0], h, [&](int64_t r) {
-    VOLLEY_CHECK_GE(id[r], 0);
-    VOLLEY_CHECK_LT(id[r], table.shape[0]);
-    const T* row = from + id[r] * h;
+    const T* row = from + checked_id(ids, r, table.shape[0]) * h;
     for (int64_t i = 0; i < h; ++i) to[r * h + i] = scale * to_float(row[i]);
   });
 }
@@ -39,6 +43,15 @@ void embed_cpu(Stream& stream, TensorView table, TensorView ids, TensorView y, f
   if (table.dtype == DType::kBF16) return embed_rows<BFloat16>(stream, table, ids, y, scale);
   if (table.dtype == DType::kF16) return embed_rows<Float16>(stream, table, ids, y, scale);
   embed_rows<float>(stream, table, ids, y, scale);
+}
+
+void embed_read_cpu(Stream& stream, int64_t vocab, const ReadRow& read_row, TensorView ids, TensorView y, float scale) {
+  const int64_t h = y.shape[1];
+  for_rows(stream, y.shape[0], h, [&](int64_t r) {
+    float* to = y.as<float>() + r * h;
+    read_row(checked_id(ids, r, vocab), to);
+    for (int64_t i = 0; i < h; ++i) to[i] *= scale;
+  });
 }
 
 void capture_feature_cpu(Stream& stream, TensorView x, int64_t column, TensorView features) {
@@ -62,6 +75,6 @@ void zero_cpu(Stream& stream, TensorView x) {
 
 }  // namespace
 
-const EmbeddingKernels EmbeddingKernels::kCpu = {embed_cpu, capture_feature_cpu, zero_cpu};
+const EmbeddingKernels EmbeddingKernels::kCpu = {embed_cpu, embed_read_cpu, nullptr, capture_feature_cpu, zero_cpu};
 
 }  // namespace volley::ops

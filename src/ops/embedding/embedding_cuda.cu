@@ -45,6 +45,22 @@ __global__ void __launch_bounds__(kThreads)
   y[static_cast<int64_t>(blockIdx.x) * vectors + i] = {scale * low.x, scale * low.y, scale * high.x, scale * high.y};
 }
 
+// minimums: may be null.
+__global__ void embed_codes_kernel(const int8_t* codes, const float* scales, const float* minimums, int64_t vocab,
+                                   int64_t h, int64_t groups, const int32_t* ids, float* y, float scale) {
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  const int64_t id = checked_id(ids, blockIdx.x, vocab), to = static_cast<int64_t>(blockIdx.x) * h;
+  const int64_t stride = static_cast<int64_t>(gridDim.y) * kThreads, columns = h / groups;
+  for (int64_t i = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x; i < h; i += stride) {
+    const auto code = static_cast<float>(codes[id * h + i]);
+    const int64_t group = id * groups + i / columns;
+    const float value =
+        minimums == nullptr ? __fmul_rn(code, scales[group]) : __fmaf_rn(code, scales[group], minimums[group]);
+    y[to + i] = scale * value;
+  }
+}
+
 __global__ void capture_kernel(const float* x, int64_t h, void* features, DType dtype, int64_t width, int64_t column) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
@@ -65,6 +81,13 @@ void embed_cuda(Stream& stream, TensorView table, TensorView ids, TensorView y, 
                ids.as<int32_t>(), y.as<float>(), scale);
 }
 
+void embed_codes_cuda(Stream& stream, const CodeTable& table, TensorView ids, TensorView y, float scale) {
+  const float* minimums = table.minimums.data == nullptr ? nullptr : table.minimums.as<float>();
+  cuda::launch(embed_codes_kernel, rows_launch(y.shape[0], y.shape[1]), stream,
+               static_cast<const int8_t*>(table.codes.data), table.scales.as<float>(), minimums, table.codes.shape[0],
+               table.codes.shape[1], table.scales.shape[1], ids.as<int32_t>(), y.as<float>(), scale);
+}
+
 void capture_feature_cuda(Stream& stream, TensorView x, int64_t column, TensorView features) {
   cuda::launch(capture_kernel, rows_launch(x.shape[0], x.shape[1]), stream, x.as<float>(), x.shape[1], features.data,
                features.dtype, features.shape[1], column);
@@ -77,6 +100,7 @@ void zero_cuda(Stream& stream, TensorView x) {
 
 }  // namespace
 
-const EmbeddingKernels EmbeddingKernels::kCuda = {embed_cuda, capture_feature_cuda, zero_cuda};
+const EmbeddingKernels EmbeddingKernels::kCuda = {embed_cuda, nullptr, embed_codes_cuda, capture_feature_cuda,
+                                                  zero_cuda};
 
 }  // namespace volley::ops

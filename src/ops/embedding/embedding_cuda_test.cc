@@ -26,6 +26,33 @@ TEST(EmbeddingCuda, CopiesRowsAsFloats) {
   for (const int64_t h : {1283, 1284, 4096}) check_rows(device, h);
 }
 
+TEST(EmbeddingCuda, WidensCodes) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const int64_t vocab = 50, h = 1280, group = 32, groups = h / group;
+  std::vector<int8_t> codes(vocab * h);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<int8_t>(i * 37 % 256);
+  std::vector<float> scales(vocab * groups), minimums(scales.size());
+  for (size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = 0.25f + static_cast<float>(i % 7);
+    minimums[i] = -0.3f * static_cast<float>(i % 11);
+  }
+  const std::vector<int32_t> ids = {49, 0, 7, 7, 23};
+  const auto rows = static_cast<int64_t>(ids.size());
+  const DeviceTensor c(device, codes), s(device, scales), m(device, minimums), i(device, ids);
+  for (const bool with_minimums : {false, true}) {
+    CodeTable table = {c.view(DType::kI8, {vocab, h}), s.view(DType::kF32, {vocab, groups}), {}};
+    if (with_minimums) table.minimums = m.view(DType::kF32, {vocab, groups});
+    const DeviceTensor y(device, rows * h * sizeof(float));
+    embed(device.stream(), table, i.view(DType::kI32, {rows}), y.view(DType::kF32, {rows, h}), 3);
+    const std::vector<float> got = y.read<float>();
+    for (int64_t at = 0; at < rows * h; ++at) {
+      const int64_t element = ids[at / h] * h + at % h, g = element / group;
+      const float product = static_cast<float>(codes[element]) * scales[g];
+      ASSERT_EQ(got[at], 3 * (with_minimums ? product + minimums[g] : product)) << at;
+    }
+  }
+}
+
 TEST(EmbeddingCuda, FeaturesFillTheirColumnsOnly) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const int64_t rows = 9, h = 70, width = 200, column = 65;

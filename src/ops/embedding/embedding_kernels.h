@@ -8,6 +8,9 @@ namespace volley::ops {
 
 struct EmbeddingKernels {
   void (*embed)(Stream& stream, TensorView table, TensorView ids, TensorView y, float scale);
+  // Null on other devices than their contracts name.
+  void (*embed_read)(Stream& stream, int64_t vocab, const ReadRow& read_row, TensorView ids, TensorView y, float scale);
+  void (*embed_codes)(Stream& stream, const CodeTable& table, TensorView ids, TensorView y, float scale);
   void (*capture_feature)(Stream& stream, TensorView x, int64_t column, TensorView features);
   void (*zero)(Stream& stream, TensorView x);
 

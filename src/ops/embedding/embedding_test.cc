@@ -71,6 +71,12 @@ TEST(Embed, MultipliesByItsScale) {
   embed(device->stream(), {table.data(), DType::kBF16, {2, 2}}, {ids.data(), DType::kI32, {2}},
         {y.data(), DType::kF32, {2, 2}}, 12.5f);
   EXPECT_EQ(y, (std::vector<float>{15.625f, 87.5f, 6.25f, -37.5f}));
+  const ReadRow read_row = [&](int64_t row, float* values) {
+    for (int64_t i = 0; i < 2; ++i) values[i] = to_float(table[row * 2 + i]);
+  };
+  std::vector<float> read(4);
+  embed(device->stream(), 2, read_row, {ids.data(), DType::kI32, {2}}, {read.data(), DType::kF32, {2, 2}}, 12.5f);
+  EXPECT_EQ(read, y);
   zero(device->stream(), {y.data(), DType::kF32, {2, 2}});
   EXPECT_EQ(y, std::vector<float>(4));
 }
@@ -81,6 +87,8 @@ TEST(EmbedDeathTest, RefusesIdsOutsideTheTable) {
   for (int32_t id : {-1, 4}) {
     const TensorView ids(&id, DType::kI32, {1});
     EXPECT_DEATH(embed(device->stream(), {table.data(), DType::kF32, {4, 2}}, ids, {y.data(), DType::kF32, {1, 2}}),
+                 "CHECK failed");
+    EXPECT_DEATH(embed(device->stream(), 4, [](int64_t, float*) {}, ids, {y.data(), DType::kF32, {1, 2}}),
                  "CHECK failed");
   }
 }

@@ -46,7 +46,7 @@ TEST(GroupedLinearCuda, PortableKernelGivesTheSameBits) {
 
 TEST(GroupedLinearCuda, CodesGiveTheBitsOfTheWidenedWeights) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (const WeightFormat& format : {kMxfp4Weights, WeightFormat(DType::kI4, 1, 128, true)}) {
+  for (const WeightFormat& format : {kMxfp4Weights, WeightFormat(DType::kI4, 1, 128, true), kInt4Minimums}) {
     for (const Product& p : {kIn, kOut}) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1000, 520}, {74, 77}}) {
         Experts codes(device, 16, n, k, kBF16, p.layout), plain(device, 16, n, k, kBF16, p.layout);
@@ -137,7 +137,7 @@ TEST(GroupedLinearCuda, CodesInOneKernelGiveTheBitsOfTheWidenedWeights) {
     return w;
   };
   for (const WeightFormat& format :
-       {kMxfp4Weights, kNvfp4Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 128, true)}) {
+       {kMxfp4Weights, kNvfp4Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 128, true), kInt4Minimums}) {
     const Experts gate_up = weights(2 * inner, hidden, LinearLayout::kGateUp, format, true);
     const Experts down = weights(hidden, inner, LinearLayout::kPlain, format, true);
     const Experts plain_gate_up = weights(2 * inner, hidden, LinearLayout::kGateUp, format, false);

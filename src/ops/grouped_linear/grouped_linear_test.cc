@@ -320,7 +320,7 @@ void check_bits_of_linear(LinearLayout layout, const WeightFormat& format) {
 TEST(GroupedLinear, GivesTheBitsOfLinear) {
   for (LinearLayout layout : {kPlain, kGateUp}) {
     for (const WeightFormat& format : {WeightFormat(kBF16), kFp8Weights, kInt4Weights, kMxfp4Weights, kNvfp4Weights,
-                                       WeightFormat(DType::kI4, 1, 128, true)}) {
+                                       WeightFormat(DType::kI4, 1, 128, true), kInt6Weights, kInt4Minimums}) {
       check_bits_of_linear(layout, format);
     }
   }

@@ -50,12 +50,13 @@ inline std::vector<float> decoded(const std::vector<char>& bytes, DType dtype) {
 
 // Codes as a checkpoint may have them, where a format is only read; `first` and on of all rows.
 inline void bring_codes(WeightRows& part, const WeightFormat& format, int64_t first) {
-  if (!format.zeros && format.code != DType::kF4E2M1) return;
+  if (!format.zeros && !format.minimums && format.code != DType::kF4E2M1 && format.code != DType::kI6) return;
   part.codes = [first](int64_t row, const CodedRow& out) {
     const int64_t at = (first + row) * 7919;
     for (size_t i = 0; i < out.codes.size(); ++i) out.codes[i] = static_cast<uint8_t>((at + i * i / 3) % 16);
     for (size_t g = 0; g < out.scales.size(); ++g) out.scales[g] = 0.01f * static_cast<float>(at % 13 + g + 1);
     for (size_t g = 0; g < out.zeros.size(); ++g) out.zeros[g] = static_cast<uint8_t>((at + g) % 17);
+    for (size_t g = 0; g < out.minimums.size(); ++g) out.minimums[g] = -0.02f * static_cast<float>((at + g) % 5);
   };
 }
 
@@ -68,7 +69,8 @@ inline std::vector<WeightRows> coded_parts(const ExpertWeights& w, bool as_value
   for (int64_t i = first * each; i < (first + w.experts) * each; ++i) {
     WeightRows part;
     part.rows = rows;
-    part.codes = [=, zeros = w.format.zeros, nibbles = w.format.is_nibbles()](int64_t row, const CodedRow& out) {
+    part.codes = [=, zeros = w.format.zeros, minimums = w.format.minimums, nibbles = w.format.is_nibbles()](
+                     int64_t row, const CodedRow& out) {
       const int64_t at = (i * rows + row) * 7919;
       for (int64_t c = 0; c < k; ++c) {
         const int64_t code = at + c * c / 3 + c;
@@ -78,19 +80,24 @@ inline std::vector<WeightRows> coded_parts(const ExpertWeights& w, bool as_value
         out.scales[g] =
             std::ldexp(zeros ? 1 + 0x1p-10f * static_cast<float>(at % 512) : 1.0f, -3 - static_cast<int>((at + g) % 9));
         if (zeros) out.zeros[g] = static_cast<uint8_t>((at + g) % 17);
+        if (minimums) out.minimums[g] = -0.01f * static_cast<float>((at + g) % 5);
       }
     };
     if (as_values) {
       part.values = [=, codes = part.codes, format = w.format](int64_t row, float* values) {
         std::vector<uint8_t> bits(k), zeros(format.zeros ? groups : 0);
-        std::vector<float> scales(groups);
-        codes(row, {bits, scales, zeros});
+        std::vector<float> scales(groups), minimums(format.minimums ? groups : 0);
+        codes(row, {bits, scales, zeros, minimums});
         for (int64_t c = 0; c < k; ++c) {
           const float scale = scales[c / group_k];
           if (format.code == DType::kF8E4M3) {
             values[c] = to_float(Float8E4M3{bits[c]}) * scale;
           } else if (format.code == DType::kI4) {
-            values[c] = static_cast<float>(bits[c] - (format.zeros ? zeros[c / group_k] : 8)) * scale;
+            values[c] = static_cast<float>(bits[c] - (format.zeros      ? zeros[c / group_k]
+                                                      : format.minimums ? 0
+                                                                        : 8)) *
+                        scale;
+            if (format.minimums) values[c] += minimums[c / group_k];
           } else {
             values[c] = kFloat4E2M1[bits[c] & 7] * (bits[c] < 8 ? scale : -scale);
           }

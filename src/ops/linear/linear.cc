@@ -27,19 +27,22 @@ std::string format_name(const WeightFormat& format) {
          (format.in_blocks()   ? "/" + std::to_string(format.group_n) + "x"
           : format.group_k > 0 ? "/"
                                : "") +
-         (format.group_k > 0 ? std::to_string(format.group_k) : "");
+         (format.group_k > 0 ? std::to_string(format.group_k) : "") + (format.minimums ? "+min" : "");
 }
 
 double bytes_per_value(const WeightFormat& format) {
-  const double value = format.is_nibbles() ? 0.5 : static_cast<double>(dtype_size(format.code));
-  const double group = static_cast<double>(sizeof(float)) * (format.zeros ? 2 : 1);
+  const double value = format.is_codes() ? format.code_bits() / 8.0 : static_cast<double>(dtype_size(format.code));
+  const double group = static_cast<double>(sizeof(float)) * (format.zeros || format.minimums ? 2 : 1);
   return format.group_k > 0 ? value + group / (format.group_k * format.group_n) : value;
 }
 
 bool multiplies_as_stored(DeviceKind device, const WeightFormat& format) {
-  if (!format.is_codes() || format.group_n != 1 || (device != DeviceKind::kCpu && !format.is_nibbles())) return false;
+  if (!format.is_codes() || format.group_n != 1) return false;
+  if (device != DeviceKind::kCpu && (!format.is_nibbles() || (format.minimums && format.group_k < 32))) return false;
+  if (format.zeros && (format.code != DType::kI4 || format.minimums)) return false;
+  if (format.minimums && (format.code == DType::kF8E4M3 || format.code == DType::kF4E2M1)) return false;
   const int group = format.group_k;
-  return (group == 16 || group == 32 || group == 64 || group == 128) && (!format.zeros || format.code == DType::kI4);
+  return group == 16 || group == 32 || group == 64 || group == 128;
 }
 
 Status check_parts(std::span<const WeightRows> parts, const WeightFormat& format) {
@@ -51,7 +54,9 @@ Status check_parts(std::span<const WeightRows> parts, const WeightFormat& format
       return invalid_argument(std::string("A weight matrix of type ") + dtype_name(part.dtype) +
                               " cannot be loaded: convert it to bfloat16, float16 or float32.");
     }
-    if (format.is_codes() && (format.zeros || format.code == DType::kF4E2M1 || format.in_blocks())) {
+    const bool only_read = format.zeros || format.minimums || format.in_blocks() || format.code == DType::kF4E2M1 ||
+                           format.code == DType::kI8 || format.code == DType::kI6;
+    if (format.is_codes() && only_read) {
       return unimplemented("Weights cannot be quantised to " + format_name(format) +
                            " while they load: use a checkpoint that is.");
     }

@@ -23,10 +23,12 @@ namespace volley::ops {
 
 // A row as codes of some WeightFormat, to be filled by the code that knows how a checkpoint packs them.
 struct CodedRow {
-  // [k]: bits of e4m3 or e2m1; of int4 the value + 8, or with zero points + that of its group.
+  // [k]: bits of e4m3, e2m1 or int8; of int6 the value + 32; of int4 the value + 8, or with zero points + that of its
+  // group, or with minimums from 0 to 15.
   std::span<uint8_t> codes;
-  std::span<float> scales;   // one for each group
-  std::span<uint8_t> zeros;  // likewise, up to 16; empty for a format without zero points
+  std::span<float> scales;         // one for each group
+  std::span<uint8_t> zeros = {};   // likewise, up to 16; empty for a format without zero points
+  std::span<float> minimums = {};  // likewise; empty for a format without minimums
 };
 
 // Rows of a matrix as a checkpoint holds them: [rows, k], bf16, fp16 or fp32; or in another form, which `values` or
@@ -48,26 +50,28 @@ struct WeightRows {
 
 // How the values of a weight matrix are stored. Codes stand for code * scale; group_n outputs (of kGateUp: of the
 // gates, and of the ups) and group_k columns (0: all) share an fp32 scale. With zero points a code is relative to its
-// group's, an integer from 0 to 16.
+// group's, an integer from 0 to 16. With minimums it stands for code * scale + that of its group, in fp32.
 struct WeightFormat {
   constexpr WeightFormat() = default;
-  constexpr WeightFormat(DType code, int16_t group_n = 1, int16_t group_k = 0,
-                         bool zeros = false)  // NOLINT: values without scales are their type
-      : code(code), group_n(group_n), group_k(group_k), zeros(zeros) {}
+  constexpr WeightFormat(DType code, int16_t group_n = 1, int16_t group_k = 0, bool zeros = false,
+                         bool minimums = false)  // NOLINT: values without scales are their type
+      : code(code), group_n(group_n), group_k(group_k), zeros(zeros), minimums(minimums) {}
   bool operator==(const WeightFormat&) const = default;
 
-  bool is_codes() const { return code == DType::kF8E4M3 || is_nibbles(); }
+  bool is_codes() const { return code == DType::kF8E4M3 || code == DType::kI8 || code == DType::kI6 || is_nibbles(); }
   // Whether two codes share a byte.
   bool is_nibbles() const { return code == DType::kI4 || code == DType::kF4E2M1; }
+  int code_bits() const { return is_nibbles() ? 4 : code == DType::kI6 ? 6 : 8; }  // REQUIRES: is_codes()
   // Whether input rows become codes, too, before they are multiplied. Other codes with scales along k are widened
   // instead.
   bool multiplies_codes() const { return is_codes() && (group_k == 0 || in_blocks()); }
   // Whether neighbouring outputs share scales of columns; and rows have scales in groups.
   bool in_blocks() const { return group_n > 1 && group_k > 0; }
 
-  DType code = DType::kBF16;  // kBF16, kF32, kF8E4M3, kF4E2M1, or kI4: -8 … 7
+  DType code = DType::kBF16;  // kBF16, kF32, kF8E4M3, kF4E2M1, kI8, kI6, or kI4: -8 … 7, with minimums 0 … 15
   int16_t group_n = 1, group_k = 0;
-  bool zeros = false;  // kI4 alone
+  bool zeros = false;     // kI4 alone
+  bool minimums = false;  // kI8, kI6 and kI4, without zeros
 };
 
 // e4m3 with a scale for each output, for rows that are quantised to e4m3, too. CUDA only, where linear_takes_fp8().
@@ -78,6 +82,12 @@ inline constexpr WeightFormat kFp8Blocks = {DType::kF8E4M3, 32, kScaleGroup};
 // Codes for weights only, in groups of 16, 32, 64 or 128 columns. On CUDA half bytes; whole bytes only for experts.
 inline constexpr WeightFormat kFp8Weights = {DType::kF8E4M3, 1, 128};
 inline constexpr WeightFormat kInt4Weights = {DType::kI4, 1, 32};
+// The same of a checkpoint alone, such as blocks of GGUF files. On CUDA kI4 alone, with minimums in groups of 32 and
+// more.
+inline constexpr WeightFormat kInt8Weights = {DType::kI8, 1, 32}, kInt6Weights = {DType::kI6, 1, 16};
+inline constexpr WeightFormat kInt4Minimums = {DType::kI4, 1, 32, false, true};
+inline constexpr WeightFormat kInt6Minimums = {DType::kI6, 1, 32, false, true};
+inline constexpr WeightFormat kInt8Minimums = {DType::kI8, 1, 32, false, true};
 // Groups with a power of two as their scale (OCP microscaling formats), and NVIDIA's format, whose scales have two
 // levels.
 inline constexpr WeightFormat kMxfp4Weights = {DType::kF4E2M1, 1, 32};
@@ -104,7 +114,7 @@ struct LinearWeight {
   LinearWeight unpacked() const { return {n, k, format, layout, Buffer(), portable, split_as, plain}; }
 };
 
-// "bfloat16", or of codes with their groups: "int4/32"; with zero points "uint4/32".
+// "bfloat16", or of codes with their groups: "int4/32"; with zero points "uint4/32", with minimums "int4/32+min".
 std::string format_name(const WeightFormat& format);
 // Whether linear() and grouped_linear() have kernels for codes of that format, from a checkpoint or made at load.
 bool multiplies_as_stored(DeviceKind device, const WeightFormat& format);
@@ -163,12 +173,15 @@ struct End {
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.
 // Weights that are codes with scales along k are widened, exactly; on the CPU each group's sum is multiplied by its
-// scale and added; on CUDA code times scale is rounded to bf16 for rows in bf16: the bits are those of such weights.
-// kFp8Rows multiplies codes; plain x becomes codes first, in scratch memory that is given back. Each sum of products of
-// codes is multiplied by the weight row's scale, then by x's row's. The matrix unit keeps about 13 bits of such a sum
-// below its largest product, so its error is larger than that of fp32 sums, but small compared with the error of
-// quantising. kFp8Blocks does so with the 128 columns of a block: their sum times the product of both scales is added
-// in fp32. y: [rows, n] (with gates: [rows, n / 2]), bf16 or fp32 (kAdd: fp32). y must not overlap x. rows may be 0.
+// scale and added, and so is the sum of the group's x times its minimum; but kI8, kI6 and codes with minimums that meet
+// fp32 arithmetic (x in fp32, or a CPU without AVX-512 BF16) are widened to fp32 first: where code * scale is exact, as
+// of GGUF's blocks, the product has the bits of kF32 weights with these values. On CUDA code times scale (plus minimum,
+// in fp32) is rounded to bf16 for rows in bf16: the bits are those of such weights. kFp8Rows multiplies codes; plain x
+// becomes codes first, in scratch memory that is given back. Each sum of products of codes is multiplied by the weight
+// row's scale, then by x's row's. The matrix unit keeps about 13 bits of such a sum below its largest product, so its
+// error is larger than that of fp32 sums, but small compared with the error of quantising. kFp8Blocks does so with the
+// 128 columns of a block: their sum times the product of both scales is added in fp32. y: [rows, n] (with gates: [rows,
+// n / 2]), bf16 or fp32 (kAdd: fp32). y must not overlap x. rows may be 0.
 void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end, Arena& scratch);
 
 // Allocates rows as products with w take them: of `activation`, or codes if w multiplies codes. The op that makes the

@@ -25,11 +25,17 @@ constexpr WeightFormat kFormats[] = {kFp8Weights,
                                      WeightFormat(DType::kI4, 1, 16, true),
                                      WeightFormat(DType::kI4, 1, 64, true),
                                      kMxfp4Weights,
-                                     kNvfp4Weights};
+                                     kNvfp4Weights,
+                                     kInt8Weights,
+                                     WeightFormat(DType::kI8, 1, 16, false, true),
+                                     kInt6Weights,
+                                     kInt6Minimums,
+                                     kInt4Minimums};
 // Weights quantised from values, unlike a checkpoint's codes.
 constexpr WeightFormat kQuantised[] = {kFp8Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 64)};
 
-// Codes of all kinds, scales of both signs and zero points up to 16, where the format is only read; the values else.
+// Codes of all kinds, scales and minimums of both signs and zero points up to 16, where the format is only read; the
+// values else. Those of kI8 and kI6, and of formats with minimums, are exact in fp64.
 LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, const WeightFormat& format,
                   LinearLayout layout = LinearLayout::kPlain) {
   const int64_t groups = (k + format.group_k - 1) / format.group_k;
@@ -37,11 +43,14 @@ LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, c
     return [&values, &format, k, groups, first](int64_t row, const CodedRow& out) {
       for (int64_t i = 0; i < k; ++i) {
         const auto bits = std::bit_cast<uint32_t>(values[(first + row) * k + i]);
-        out.codes[i] = static_cast<uint8_t>((bits >> 9) % 16);
+        out.codes[i] = static_cast<uint8_t>((bits >> 9) % (1 << format.code_bits()));
       }
       for (int64_t g = 0; g < groups; ++g) {
         const float value = values[(first + row) * k + g * format.group_k];
         out.scales[g] = value * 0.01f;
+        if (format.code == DType::kI8 || format.code == DType::kI6 || format.minimums)
+          out.scales[g] = to_float(to_bfloat16(value * 0.001f));
+        if (format.minimums) out.minimums[g] = to_float(to_bfloat16(value * -0.01f));
         if (format.zeros) out.zeros[g] = static_cast<uint8_t>(std::bit_cast<uint32_t>(value) % 17);
       }
     };
@@ -49,25 +58,31 @@ LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, c
   const int64_t n = static_cast<int64_t>(values.size()) / k, half = layout == LinearLayout::kGateUp ? n / 2 : n;
   std::vector<WeightRows> parts = {{values.data(), DType::kF32, half}};
   if (half != n) parts.push_back({values.data() + half * k, DType::kF32, n - half});
-  if (format.zeros || format.code == DType::kF4E2M1) {
+  if (format.zeros || (format.code != DType::kF8E4M3 && format != WeightFormat(DType::kI4, 1, format.group_k))) {
     parts[0].codes = coded(0);
     if (half != n) parts[1].codes = coded(half);
   }
   return std::move(pack_linear(device, parts, k, format, layout)).value();
 }
 
-// Codes and scales of a packed matrix.
+// Codes, scales and minimums of a packed matrix.
 struct Unpacked {
-  double value(int64_t row, int64_t i) const { return codes[row * k + i] * scale(row, i); }
+  double value(int64_t row, int64_t i) const { return codes[row * k + i] * scale(row, i) + minimum(row, i); }
   double scale(int64_t row, int64_t i) const { return scales[row * groups + i / group_k]; }
+  double minimum(int64_t row, int64_t i) const { return minimums[row * groups + i / group_k]; }
+  // Of the two addends of x times a value.
+  double magnitude(double x, int64_t row, int64_t i) const {
+    const double least = minimum(row, i);
+    return std::fabs(x * (value(row, i) - least)) + std::fabs(x * least);
+  }
   int64_t k = 0, groups = 0, group_k = 1;
-  std::vector<double> codes, scales;
+  std::vector<double> codes, scales, minimums;
 };
 
 Unpacked unpack(const LinearWeight& w) {
   const bool nibbles = w.format.is_nibbles();
-  const int64_t pairs = nibbles ? 4 : 2, half = w.n / 2, head = w.format.zeros ? 2 * kLineBytes : kLineBytes;
-  Unpacked u = {w.k, (w.k + w.format.group_k - 1) / w.format.group_k, w.format.group_k, {}, {}};
+  const int64_t pairs = nibbles ? 4 : 2, half = w.n / 2, head = linear_group_head_bytes(w.format);
+  Unpacked u = {w.k, (w.k + w.format.group_k - 1) / w.format.group_k, w.format.group_k, {}, {}, {}};
   for (int64_t row = 0; row < w.n; ++row) {
     int64_t panel = row / kPanelWidth, lane = row % kPanelWidth;
     if (w.layout == LinearLayout::kGateUp) {
@@ -78,20 +93,34 @@ Unpacked unpack(const LinearWeight& w) {
     for (int64_t i = 0; i < w.k; ++i) {
       const char* group = groups + i / u.group_k * linear_group_bytes(w.format);
       const int64_t column = i % u.group_k, in_word = column % (2 * pairs);
-      uint32_t word = 0;
-      std::memcpy(&word, group + head + column / (2 * pairs) * kLineBytes + lane * 4, 4);
-      const uint32_t code = word >> (in_word % 2 * 16 + in_word / 2 * (nibbles ? 4 : 8));
-      float scale = 0, zero = 8;
+      uint32_t word = 0, high = 0, code = 0;
+      if (w.format.code == DType::kI6) {
+        const int64_t at = column % 16;
+        const char* lines = group + head + column / 16 * 3 * kLineBytes + lane * 4;
+        std::memcpy(&word, lines + at / 8 * kLineBytes, 4);
+        std::memcpy(&high, lines + 2 * kLineBytes, 4);
+        code = ((word >> (at % 2 * 16 + at % 8 / 2 * 4)) & 0xf) | ((high >> (at % 2 * 16 + at / 2 * 2)) & 3) << 4;
+      } else {
+        std::memcpy(&word, group + head + column / (2 * pairs) * kLineBytes + lane * 4, 4);
+        code = word >> (in_word % 2 * 16 + in_word / 2 * (nibbles ? 4 : 8));
+      }
+      float scale = 0, zero = w.format.minimums ? 0 : 8, minimum = 0;
       std::memcpy(&scale, group + lane * 4, 4);
       if (w.format.zeros) std::memcpy(&zero, group + kLineBytes + lane * 4, 4);
+      if (w.format.minimums) std::memcpy(&minimum, group + kLineBytes + lane * 4, 4);
       if (w.format.code == DType::kI4) {
         u.codes.push_back(static_cast<double>(code & 0xf) - zero);
       } else if (nibbles) {
         u.codes.push_back(kFloat4E2M1[code & 7] * ((code & 8) == 0 ? 1 : -1));
+      } else if (w.format.code == DType::kI6) {
+        u.codes.push_back(static_cast<double>(code) - 32);
+      } else if (w.format.code == DType::kI8) {
+        u.codes.push_back(static_cast<int8_t>(code & 0xff));
       } else {
         u.codes.push_back(to_float(Float8E4M3{static_cast<uint8_t>(code & 0xff)}));
       }
       if (column == 0) u.scales.push_back(scale);
+      if (column == 0) u.minimums.push_back(minimum);
     }
   }
   return u;
@@ -131,7 +160,7 @@ std::vector<float> product(Device& device, const LinearWeight& w, Rows& x, int64
 }
 
 // Each code times x is exact or rounded once, a group's sum rounds once an addend, its scale and the sum of groups once
-// a group.
+// a group; sums of x, which minimums multiply, likewise.
 void check_product(int64_t rows, int64_t k, int64_t n, const WeightFormat& format, DType x_dtype) {
   auto device = *make_cpu_device(2);
   const LinearWeight w = pack(*device, normal_values(n * k, 1), k, format);
@@ -145,7 +174,7 @@ void check_product(int64_t rows, int64_t k, int64_t n, const WeightFormat& forma
       double sum = 0, magnitude = 0;
       for (int64_t i = 0; i < k; ++i) {
         sum += x.values[m * k + i] * u.value(j, i);
-        magnitude += std::fabs(x.values[m * k + i] * u.value(j, i));
+        magnitude += u.magnitude(x.values[m * k + i], j, i);
       }
       const double bound = (static_cast<double>(k + 2 * u.groups) + 2) * kRound * magnitude;
       const int64_t at = m * n + j;
@@ -327,6 +356,9 @@ TEST(LinearCodes, TakeTheirBytes) {
   EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kFp8Weights), 2 * 2 * (64 + 16 * 128));
   EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt4Weights), 2 * 8 * (64 + 16 * 16));
   EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 17, 33, kInt4Weights), 2 * 2 * (64 + 16 * 16));
+  EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt8Weights), 2 * 8 * (64 + 16 * 32));
+  EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt6Weights), 2 * 16 * (64 + 16 * 12));
+  EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt4Minimums), 2 * 8 * (128 + 16 * 16));
 }
 
 TEST(LinearCodes, OtherFormatsAreRefused) {
@@ -335,7 +367,8 @@ TEST(LinearCodes, OtherFormatsAreRefused) {
   const WeightRows part = {values.data(), DType::kF32, 16};
   for (const WeightFormat& format :
        {kFp8Rows, WeightFormat(DType::kI4, 1, 48), WeightFormat(DType::kI4), WeightFormat(DType::kF8E4M3, 1, 32, true),
-        kMxfp4Weights, WeightFormat(DType::kI4, 1, 32, true)}) {
+        kMxfp4Weights, WeightFormat(DType::kI4, 1, 32, true), kInt8Weights, kInt6Weights, kInt4Minimums,
+        WeightFormat(DType::kF8E4M3, 1, 32, false, true)}) {
     EXPECT_EQ(pack_linear(*device, {{part}}, 32, format).error().code, ErrorCode::kUnimplemented);
   }
 }
@@ -348,7 +381,7 @@ TEST(LinearCodes, CodesArePackedAsTheyAre) {
     const int64_t groups = (k + format.group_k - 1) / format.group_k;
     const auto code_of = [&](int64_t row, int64_t i) {
       const auto code = static_cast<uint8_t>(row * 37 + i * 11);
-      return static_cast<uint8_t>(format.is_nibbles() ? code % 16 : code % 127);
+      return static_cast<uint8_t>(format.code == DType::kF8E4M3 ? code % 127 : code % (1 << format.code_bits()));
     };
     const auto scale_of = [](int64_t row, int64_t g) { return 0.25f + static_cast<float>(row * 8 + g); };
     std::vector<WeightRows> parts(2);
@@ -358,19 +391,45 @@ TEST(LinearCodes, CodesArePackedAsTheyAre) {
         for (int64_t i = 0; i < k; ++i) out.codes[i] = code_of(first + row, i);
         for (int64_t g = 0; g < groups; ++g) out.scales[g] = scale_of(first + row, g);
         for (uint8_t& zero : out.zeros) zero = 5;
+        for (float& minimum : out.minimums) minimum = -0.75f;
       };
     }
     const Unpacked u = unpack(std::move(pack_linear(*device, parts, k, format)).value());
     for (int64_t row = 0; row < rows[0] + rows[1]; ++row) {
       for (int64_t i = 0; i < k; ++i) {
         const uint8_t code = code_of(row, i);
-        const double want = format.code == DType::kI4 ? code - (format.zeros ? 5 : 8)
-                            : format.is_nibbles()     ? kFloat4E2M1[code & 7] * (code < 8 ? 1 : -1)
-                                                      : to_float(Float8E4M3{code});
-        ASSERT_EQ(u.value(row, i), want * scale_of(row, i / format.group_k)) << format_name(format);
+        const double want = format.code == DType::kI4   ? code - (format.zeros      ? 5
+                                                                  : format.minimums ? 0
+                                                                                    : 8)
+                            : format.code == DType::kI8 ? static_cast<int8_t>(code)
+                            : format.code == DType::kI6 ? code - 32
+                            : format.is_nibbles()       ? kFloat4E2M1[code & 7] * (code < 8 ? 1 : -1)
+                                                        : to_float(Float8E4M3{code});
+        const double least = format.minimums ? -0.75 : 0;
+        ASSERT_EQ(u.value(row, i), want * scale_of(row, i / format.group_k) + least) << format_name(format);
       }
     }
   }
+}
+
+// In fp32 arithmetic these codes give the bits of weights with their values, whatever the instruction set.
+TEST(LinearCodes, IntegersHaveTheBitsOfTheirValues) {
+  for_each_instruction_set([] {
+    auto device = *make_cpu_device(1);
+    const int64_t k = 320, n = 40;
+    for (const WeightFormat& format : {kInt8Weights, kInt8Minimums, kInt6Weights, kInt6Minimums, kInt4Minimums}) {
+      const LinearWeight codes = pack(*device, normal_values(n * k, 1), k, format);
+      const Unpacked u = unpack(codes);
+      std::vector<float> values;
+      for (int64_t i = 0; i < n * k; ++i) values.push_back(static_cast<float>(u.value(i / k, i % k)));
+      const WeightRows part = {values.data(), DType::kF32, n};
+      const LinearWeight plain = std::move(pack_linear(*device, {{part}}, k, DType::kF32)).value();
+      for (const int64_t rows : {1, 3, 16, 21}) {
+        Rows x(rows, k, DType::kF32, 2);
+        ASSERT_EQ(product(*device, codes, x, 0, rows), product(*device, plain, x, 0, rows)) << format_name(format);
+      }
+    }
+  });
 }
 
 // A code that is no number makes its group none.

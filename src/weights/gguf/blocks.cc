@@ -31,35 +31,22 @@ float half(const std::byte* data) {
 int nibble(const std::byte* q, int i) {
   return (byte_at(q, i % 16) >> (i / 16 * 4)) & 0xf;
 }
-
-void widen_q4_0(const std::byte* block, float* y) {
-  const float d = half(block);
-  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(nibble(block + 2, i) - 8);
-}
-
-void widen_q4_1(const std::byte* block, float* y) {
-  const float d = half(block), m = half(block + 2);
-  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(nibble(block + 4, i)) + m;
-}
-
 // Codes of 5 bits: the fifth bits of all codes lie in a word before the others.
 int five_bits(const std::byte* q, int i) {
   return nibble(q + 4, i) | static_cast<int>((read<uint32_t>(q) >> i) & 1) << 4;
 }
 
-void widen_q5_0(const std::byte* block, float* y) {
-  const float d = half(block);
-  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(five_bits(block + 2, i) - 16);
+// One group of 32 codes, each less `from`, in a block that begins with a scale.
+template <int (*kCode)(const std::byte*, int)>
+void read_group(const std::byte* block, const std::byte* q, int from, const Integers& to) {
+  *to.scales = half(block);
+  for (int i = 0; i < 32; ++i) to.codes[i] = static_cast<int8_t>(kCode(q, i) - from);
 }
-
-void widen_q5_1(const std::byte* block, float* y) {
-  const float d = half(block), m = half(block + 2);
-  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(five_bits(block + 4, i)) + m;
-}
-
-void widen_q8_0(const std::byte* block, float* y) {
-  const float d = half(block);
-  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(read<int8_t>(block + 2 + i));
+// The same with a minimum after the scale.
+template <int (*kCode)(const std::byte*, int)>
+void read_group_and_minimum(const std::byte* block, const Integers& to) {
+  *to.minimums = half(block + 2);
+  read_group<kCode>(block, block + 4, 0, to);
 }
 
 // A group's scale and minimum of 6 bits, of Q4_K and Q5_K.
@@ -72,34 +59,28 @@ ScaleAndMinimum group_of(const std::byte* s, int j) {
 }
 
 // high: the fifth bits of Q5_K, one byte for the same place in all groups; otherwise null.
-void widen_groups(const std::byte* block, const std::byte* high, const std::byte* q, float* y) {
+void read_groups(const std::byte* block, const std::byte* high, const std::byte* q, const Integers& to) {
   for (int group = 0; group < 8; ++group) {
     const auto [scale, minimum] = group_of(block + 4, group);
-    const float d = half(block) * static_cast<float>(scale), m = half(block + 2) * static_cast<float>(minimum);
+    to.scales[group] = half(block) * static_cast<float>(scale);
+    to.minimums[group] = -(half(block + 2) * static_cast<float>(minimum));
     for (int i = 0; i < 32; ++i) {
       int code = (byte_at(q, group / 2 * 32 + i) >> (group % 2 * 4)) & 0xf;
       if (high != nullptr) code |= ((byte_at(high, i) >> group) & 1) << 4;
-      *y++ = d * static_cast<float>(code) - m;
+      to.codes[group * 32 + i] = static_cast<int8_t>(code);
     }
   }
 }
 
-void widen_q4_k(const std::byte* block, float* y) {
-  widen_groups(block, nullptr, block + 16, y);
-}
-
-void widen_q5_k(const std::byte* block, float* y) {
-  widen_groups(block, block + 16, block + 48, y);
-}
-
-void widen_q6_k(const std::byte* block, float* y) {
+void read_q6_k(const std::byte* block, const Integers& to) {
   const std::byte *low = block, *high = block + 128, *scales = block + 192;
   const float d = half(block + 208);
+  for (int i = 0; i < 16; ++i) to.scales[i] = d * static_cast<float>(read<int8_t>(scales + i));
   for (int i = 0; i < 256; ++i) {
     const int half_of = i / 128, quarter = i % 128 / 32, l = i % 32;
     const int four = (byte_at(low, half_of * 64 + quarter % 2 * 32 + l) >> (quarter / 2 * 4)) & 0xf;
     const int two = (byte_at(high, half_of * 32 + l) >> (quarter * 2)) & 3;
-    y[i] = d * static_cast<float>(read<int8_t>(scales + i / 16)) * static_cast<float>((four | two << 4) - 32);
+    to.codes[i] = static_cast<int8_t>((four | two << 4) - 32);
   }
 }
 
@@ -116,28 +97,71 @@ void widen_mxfp4(const std::byte* block, float* y) {
 
 }  // namespace
 
+std::optional<IntegerBlocks> integers_of(TensorType type) {
+  switch (type) {
+    case TensorType::kQ4_0:
+      return IntegerBlocks{DType::kI4, 32, false};
+    case TensorType::kQ4_1:
+    case TensorType::kQ4_K:
+      return IntegerBlocks{DType::kI4, 32, true};
+    case TensorType::kQ5_0:
+      return IntegerBlocks{DType::kI6, 32, false};
+    case TensorType::kQ5_1:
+    case TensorType::kQ5_K:
+      return IntegerBlocks{DType::kI6, 32, true};
+    case TensorType::kQ6_K:
+      return IntegerBlocks{DType::kI6, 16, false};
+    case TensorType::kQ8_0:
+      return IntegerBlocks{DType::kI8, 32, false};
+    default:
+      return std::nullopt;
+  }
+}
+
+void read_integers(TensorType type, const std::byte* block, const Integers& to) {
+  switch (type) {
+    case TensorType::kQ4_0:
+      return read_group<nibble>(block, block + 2, 8, to);
+    case TensorType::kQ4_1:
+      return read_group_and_minimum<nibble>(block, to);
+    case TensorType::kQ5_0:
+      return read_group<five_bits>(block, block + 2, 16, to);
+    case TensorType::kQ5_1:
+      return read_group_and_minimum<five_bits>(block, to);
+    case TensorType::kQ8_0:
+      *to.scales = half(block);
+      std::memcpy(to.codes, block + 2, 32);
+      return;
+    case TensorType::kQ4_K:
+      return read_groups(block, nullptr, block + 16, to);
+    case TensorType::kQ5_K:
+      return read_groups(block, block + 16, block + 48, to);
+    case TensorType::kQ6_K:
+      return read_q6_k(block, to);
+    default:
+      VOLLEY_CHECK_MSG(false, gguf::facts_of(type).name);
+  }
+}
+
 void widen_blocks(TensorType type, const std::byte* blocks, int64_t count, float* values) {
   const gguf::TypeFacts facts = gguf::facts_of(type);
   const auto each = [&](void (*widen)(const std::byte*, float*)) {
     for (int64_t i = 0; i < count; ++i) widen(blocks + i * facts.bytes, values + i * facts.values);
   };
+  if (const auto integers = integers_of(type)) {
+    int8_t codes[kMostBlockValues];
+    float scales[kMostBlockGroups], minimums[kMostBlockGroups];
+    for (int64_t i = 0; i < count; ++i) {
+      read_integers(type, blocks + i * facts.bytes, {codes, scales, minimums});
+      float* y = values + i * facts.values;
+      for (int64_t j = 0; j < facts.values; ++j) {
+        y[j] = scales[j / integers->group] * static_cast<float>(codes[j]);
+        if (integers->minimums) y[j] += minimums[j / integers->group];
+      }
+    }
+    return;
+  }
   switch (type) {
-    case TensorType::kQ4_0:
-      return each(widen_q4_0);
-    case TensorType::kQ4_1:
-      return each(widen_q4_1);
-    case TensorType::kQ5_0:
-      return each(widen_q5_0);
-    case TensorType::kQ5_1:
-      return each(widen_q5_1);
-    case TensorType::kQ8_0:
-      return each(widen_q8_0);
-    case TensorType::kQ4_K:
-      return each(widen_q4_k);
-    case TensorType::kQ5_K:
-      return each(widen_q5_k);
-    case TensorType::kQ6_K:
-      return each(widen_q6_k);
     case TensorType::kMXFP4:
       return each(widen_mxfp4);
     case TensorType::kF32:
@@ -146,8 +170,9 @@ void widen_blocks(TensorType type, const std::byte* blocks, int64_t count, float
       return each([](const std::byte* value, float* y) { *y = half(value); });
     case TensorType::kBF16:
       return each([](const std::byte* value, float* y) { *y = to_float(BFloat16{read<uint16_t>(value)}); });
+    default:
+      VOLLEY_CHECK_MSG(false, facts.name);
   }
-  VOLLEY_CHECK_MSG(false, facts.name);
 }
 
 }  // namespace volley::weights

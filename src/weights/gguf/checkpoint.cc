@@ -18,17 +18,14 @@ using gguf::TensorType;
 
 constexpr int64_t kMaxExperts = 1 << 14;
 
-// How a matrix is handed out. kCodes: codes and scales as they lie in its blocks. kWidened: values, made of blocks.
-enum class Form { kPlain, kCodes, kWidened };
-
 struct Entry {
   std::shared_ptr<const TensorFile> file;
   TensorType type = TensorType::kF32;
   std::vector<int64_t> shape;
   uint64_t begin = 0, end = 0;
-  Form form = Form::kPlain;
-  int64_t paired_heads = 0;  // heads with rows in pairs (gguf::Architecture::pairs_rows); 0: none
-  float minus = 0;           // subtracted from each value
+  std::optional<CodeFormat> codes = {};  // of a matrix of blocks; without a name and bytes
+  int64_t paired_heads = 0;              // heads with rows in pairs (gguf::Architecture::pairs_rows); 0: none
+  float minus = 0;                       // subtracted from each value
 
   gguf::TypeFacts facts() const { return facts_of(type); }
   bool is_built() const { return facts().values > 0; }
@@ -65,16 +62,30 @@ class BlockMatrix final : public CodedMatrix {
     sources_ = {{bytes.data, DType::kU8, {size}, std::move(bytes.owner)}};
   }
 
-  void read(const Place& place, uint8_t* codes, float* scales, uint8_t*) const override {
-    VOLLEY_CHECK(entry_.form == Form::kCodes);
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t*, float* minimums) const override {
+    VOLLEY_CHECK(format().code != DType::kF32);
     const std::byte* row = row_at(place.row);
-    const int64_t code_bytes = facts_.values / 2, scale_bytes = facts_.bytes - code_bytes;
-    for (int64_t i = place.first; i < place.first + place.n; ++i) {
-      const std::byte* block = row + i / facts_.values * facts_.bytes + scale_bytes;
-      const int64_t in_block = i % facts_.values;
-      *codes++ = (static_cast<uint8_t>(block[in_block % code_bytes]) >> (in_block / code_bytes * 4)) & 0xf;
+    if (format().code == DType::kF4E2M1) return read_mxfp4(row, place, codes, scales);
+    const IntegerBlocks own = *integers_of(entry_.type);
+    const int64_t width = facts_.values, group = format().group, last = place.first + place.n;
+    const bool from_eight = format().code == DType::kI4 && !own.minimums;
+    const int more = from_eight ? 8 : format().code == DType::kI6 ? 32 : 0;
+    const float least = from_eight ? -8 : 0;  // of a type without minimums in a format that has them
+    int8_t block_codes[kMostBlockValues];
+    float block_scales[kMostBlockGroups], block_minimums[kMostBlockGroups];
+    for (int64_t begin = 0; begin < columns(); begin += width, row += facts_.bytes) {
+      read_integers(entry_.type, row, {block_codes, block_scales, block_minimums});
+      for (int64_t i = std::max(begin, place.first); i < std::min(begin + width, last); ++i) {
+        codes[i - place.first] = static_cast<uint8_t>(block_codes[i - begin] + more);
+      }
+      for (int64_t i = 0; i < width; i += group) {
+        const int64_t to = (begin + i) / group, from = i / own.group;
+        scales[to] = block_scales[from];
+        if (format().minimums) {
+          minimums[to] = own.minimums ? block_minimums[from] : least * block_scales[from];
+        }
+      }
     }
-    for (int64_t g = 0; g < groups(); ++g) scales[g] = scale_of(row + g * facts_.bytes);
   }
 
   void widen(const Place& place, float* values) const override {
@@ -93,11 +104,15 @@ class BlockMatrix final : public CodedMatrix {
   const std::byte* row_at(int64_t row) const {
     return sources_[0].data + static_cast<uint64_t>(entry_.stored_row(row)) * entry_.row_bytes();
   }
-  float scale_of(const std::byte* block) const {
-    if (entry_.type == TensorType::kMXFP4) return std::ldexp(1.0f, static_cast<int>(block[0]) - 127);
-    uint16_t bits = 0;
-    std::memcpy(&bits, block, sizeof(bits));
-    return to_float(Float16{bits});
+  void read_mxfp4(const std::byte* row, const Place& place, uint8_t* codes, float* scales) const {
+    const int64_t width = facts_.values, half = width / 2;
+    for (int64_t i = place.first; i < place.first + place.n; ++i) {
+      const std::byte* block = row + i / width * facts_.bytes + 1;
+      *codes++ = (static_cast<uint8_t>(block[i % half]) >> (i % width / half * 4)) & 0xf;
+    }
+    for (int64_t g = 0; g < groups(); ++g) {
+      scales[g] = std::ldexp(1.0f, static_cast<int>(row[g * facts_.bytes]) - 127);
+    }
   }
 
   Entry entry_;
@@ -115,7 +130,7 @@ class GgufCheckpoint final : public Checkpoint {
     std::map<TensorType, uint64_t> bytes;
     for (const auto& [name, entry] : entries_) {
       bytes[entry.type] += entry.end - entry.begin;
-      takes_memory_ = takes_memory_ || (entry.shape.size() > 1 && name == kEmbedding && !entry.is_as_stored());
+      takes_memory_ = takes_memory_ || (name == kEmbedding && !entry.codes && !entry.is_as_stored());
     }
     takes_memory_ = takes_memory_ || access == FileAccess::kRead;
     const auto most = [&](bool plain) {
@@ -212,15 +227,11 @@ class GgufCheckpoint final : public Checkpoint {
 
   Result<std::optional<CodeFormat>> code_format(std::string_view name, std::span<const int64_t> shape) const override {
     const auto found = entries_.find(name);
-    if (found == entries_.end() || found->second.form == Form::kPlain) return std::optional<CodeFormat>();
+    if (found == entries_.end() || !found->second.codes) return std::optional<CodeFormat>();
     VOLLEY_RETURN_IF_ERROR(check(name, shape));
     const Entry& entry = found->second;
-    // A product treats all widened values alike, whatever blocks they are made of.
-    CodeFormat format = {.code = DType::kF32, .name = entry.facts().name};
-    if (entry.form == Form::kCodes) {
-      format.code = entry.type == TensorType::kMXFP4 ? DType::kF4E2M1 : DType::kI4;
-      format.group = static_cast<int32_t>(entry.facts().values);
-    }
+    CodeFormat format = *entry.codes;
+    format.name = entry.facts().name;
     format.bytes = static_cast<int64_t>(entry.end - entry.begin);
     return std::optional(format);
   }
@@ -278,18 +289,34 @@ std::string product_of(std::string name) {
   return name;
 }
 
-// Blocks with one scale and no minimum can be multiplied as they are, but not by a product that also takes others.
-void choose_forms(EntryTable& entries) {
+// The format of codes that holds blocks of all these types exactly; kF32 if there is none.
+CodeFormat common_format(std::span<const TensorType> types) {
+  CodeFormat format = {.code = DType::kF32};
+  if (std::ranges::count(types, TensorType::kMXFP4) == std::ssize(types)) {
+    format.code = DType::kF4E2M1;
+    format.group = 32;
+    return format;
+  }
+  for (const TensorType type : types) {
+    const auto integers = integers_of(type);
+    if (!integers) return {.code = DType::kF32};
+    const auto bits = [](DType code) { return code == DType::kI8 ? 8 : code == DType::kI6 ? 6 : 4; };
+    if (format.group == 0 || bits(integers->code) > bits(format.code)) format.code = integers->code;
+    format.group = format.group == 0 ? integers->group : std::min(format.group, integers->group);
+    format.minimums = format.minimums || integers->minimums;
+  }
+  return format;
+}
+
+// Matrices that one product takes get one format.
+void choose_formats(EntryTable& entries) {
   std::map<std::string, std::vector<TensorType>> types;
   for (const auto& [name, entry] : entries) types[product_of(name)].push_back(entry.type);
   for (auto& [name, entry] : entries) {
     if (entry.shape.size() != 2 || !name.ends_with(".weight") || !entry.is_built()) continue;
     const std::vector<TensorType>& together = types[product_of(name)];
-    const bool alike = std::ranges::count(together, entry.type) == static_cast<std::ptrdiff_t>(together.size());
     const bool plain = std::ranges::all_of(together, [](TensorType type) { return gguf::facts_of(type).is_plain(); });
-    const bool scales = entry.type == TensorType::kQ4_0 || entry.type == TensorType::kMXFP4;
-    if (plain) continue;
-    entry.form = alike && scales && name.starts_with("model.layers.") ? Form::kCodes : Form::kWidened;
+    if (!plain) entry.codes = common_format(together);
   }
 }
 
@@ -343,7 +370,7 @@ Result<std::unique_ptr<Checkpoint>> open_gguf(const std::string& path, FileAcces
       VOLLEY_RETURN_IF_ERROR(add_entry(file, *architecture, tensor, bytes, entries));
     }
   }
-  choose_forms(entries);
+  choose_formats(entries);
   return std::unique_ptr<Checkpoint>(std::make_unique<GgufCheckpoint>(std::move(files), std::move(entries), access));
 }
 

@@ -72,63 +72,107 @@ TEST(GgufCheckpoint, PartsHoldWhatTheWholeHolds) {
 // How a matrix is stored, by the format's number of its type.
 struct Stored {
   uint32_t type;
-  uint64_t block_bytes;  // of 32 values
+  uint64_t values, block_bytes;
+  std::vector<uint64_t> halves;  // where in a block an fp16 lies
+  DType code;
+  int32_t group;
+  bool minimums;
 };
-constexpr Stored kQ4_0 = {2, 18}, kQ8_0 = {8, 34}, kMXFP4 = {39, 17};
+const Stored kQ4_0 = {2, 32, 18, {0}, DType::kI4, 32, false}, kQ4_1 = {3, 32, 20, {0, 2}, DType::kI4, 32, true},
+             kQ5_0 = {6, 32, 22, {0}, DType::kI6, 32, false}, kQ5_1 = {7, 32, 24, {0, 2}, DType::kI6, 32, true},
+             kQ8_0 = {8, 32, 34, {0}, DType::kI8, 32, false}, kQ4_K = {12, 256, 144, {0, 2}, DType::kI4, 32, true},
+             kQ5_K = {13, 256, 176, {0, 2}, DType::kI6, 32, true}, kQ6_K = {14, 256, 210, {208}, DType::kI6, 16, false},
+             kMXFP4 = {39, 32, 17, {}, DType::kF4E2M1, 32, false};
 
-// A model whose q and k are [32, 64] and [16, 64]: 2 heads and 1 of 16 rows. Bytes differ, and scales are small.
+// A model whose q and k are [32, 256] and [16, 256]: 2 heads and 1 of 16 rows. Bytes differ, and scales are near 1.
 class GgufMatrix : public testing::Test {
  protected:
   std::shared_ptr<const Checkpoint> open_model(const Stored& q, const Stored& k) {
     gguf::Bytes model = gguf::tiny_model("llama");
-    model.tensor("blk.0.attn_k.weight", {64, 16}, k.type, 32 * k.block_bytes);
-    model.tensor("blk.0.attn_q.weight", {64, 32}, q.type, 64 * q.block_bytes);
+    const auto size_of = [](const Stored& stored, uint64_t rows) {
+      return rows * 256 / stored.values * stored.block_bytes;
+    };
+    model.tensor("blk.0.attn_k.weight", {256, 16}, k.type, size_of(k, 16));
+    model.tensor("blk.0.attn_q.weight", {256, 32}, q.type, size_of(q, 32));
     std::string bytes = model.str();
-    const size_t size = 64 * q.block_bytes, begin = bytes.size() - size;  // which is a multiple of 32
-    for (size_t i = 0; i < size; ++i) {
-      const size_t in_block = i % q.block_bytes;
-      const bool high = in_block == 1 && q.type != kMXFP4.type;  // the upper byte of an fp16 near 1
-      bytes[begin + i] = high ? 0x3c : static_cast<char>(in_block == 0 ? i / q.block_bytes : i * 7);
-    }
+    const auto fill = [&](const Stored& stored, size_t begin, size_t size) {
+      for (size_t i = 0; i < size; ++i) {
+        const size_t block = i / stored.block_bytes, at = i % stored.block_bytes;
+        const bool high = std::ranges::count(stored.halves, at - 1) > 0;  // the upper byte of an fp16
+        bytes[begin + i] =
+            high ? 0x3c : static_cast<char>(at == 0 && stored.halves.empty() ? block % 128 : i * 7 + block);
+      }
+    };
+    const size_t q_at = bytes.size() - size_of(q, 32), k_at = q_at - (size_of(k, 16) + 31) / 32 * 32;
+    fill(q, q_at, size_of(q, 32));  // of a size that is a multiple of 32
+    fill(k, k_at, size_of(k, 16));
     folder_.write("m.gguf", bytes);
     return open(folder_.path() + "/m.gguf");
   }
 
+  // Widened blocks, and codes times scales as products take them, against get().
+  void check_values(const Checkpoint& file, const char* name, const std::vector<int64_t>& shape) {
+    const auto coded = file.coded(name, shape);
+    ASSERT_TRUE(coded.ok());
+    const std::vector<float> whole = floats(*file.get(name, shape));
+    for (int64_t row = 0; row < shape[0]; ++row) {
+      std::vector<float> values(256), part(20), codes(256), some(200);
+      (*coded)->widen({row, 0, 256}, values.data());
+      EXPECT_TRUE(std::equal(values.begin(), values.end(), whole.begin() + row * 256)) << row;
+      (*coded)->widen({row, 29, 20}, part.data());
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), values.begin() + 29)) << row;
+      if ((*coded)->format().code == DType::kF32) continue;
+      (*coded)->CodedMatrix::widen({row, 0, 256}, codes.data());
+      EXPECT_EQ(codes, values) << row;
+      (*coded)->CodedMatrix::widen({row, 48, 200}, some.data());
+      EXPECT_TRUE(std::equal(some.begin(), some.end(), values.begin() + 48)) << row;
+    }
+  }
+
   static constexpr const char *kQ = "layers.0.self_attn.q_proj.weight", *kK = "layers.0.self_attn.k_proj.weight";
-  const std::vector<int64_t> shape_ = {32, 64}, k_shape_ = {16, 64};
+  const std::vector<int64_t> shape_ = {32, 256}, k_shape_ = {16, 256};
   TempFolder folder_;
 };
 
 TEST_F(GgufMatrix, CodesHaveTheValuesOfTheirBlocks) {
-  for (const Stored& stored : {kQ4_0, kMXFP4}) {
+  for (const Stored& stored : {kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kMXFP4}) {
+    SCOPED_TRACE(stored.type);
     const auto file = open_model(stored, stored);
     const auto format = file->code_format(kQ, shape_);
     ASSERT_TRUE(format.ok() && *format);
-    EXPECT_EQ((*format)->code, stored.type == kQ4_0.type ? DType::kI4 : DType::kF4E2M1);
-    EXPECT_EQ((*format)->group, 32);
-    const auto coded = file->coded(kQ, shape_);
-    ASSERT_TRUE(coded.ok());
-    const std::vector<float> whole = floats(*file->get(kQ, shape_));
-    for (int64_t row = 0; row < 32; ++row) {
-      std::vector<float> values(64), part(20), codes(64);
-      (*coded)->widen({row, 0, 64}, values.data());
-      EXPECT_TRUE(std::equal(values.begin(), values.end(), whole.begin() + row * 64)) << row;
-      (*coded)->widen({row, 29, 20}, part.data());
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), values.begin() + 29)) << row;
-      (*coded)->CodedMatrix::widen({row, 0, 64}, codes.data());
-      EXPECT_EQ(codes, values) << row;
-    }
+    EXPECT_EQ((*format)->code, stored.code);
+    EXPECT_EQ((*format)->group, stored.group);
+    EXPECT_EQ((*format)->minimums, stored.minimums);
+    check_values(*file, kQ, shape_);
   }
 }
 
-TEST_F(GgufMatrix, TypesThatOneProductTakesAreWidened) {
+// The mixtures that llama-quantize makes have products of several types.
+TEST_F(GgufMatrix, TypesThatOneProductTakesGetOneFormat) {
+  const struct {
+    Stored q, k;
+    DType code;
+    int32_t group;
+    bool minimums;
+  } cases[] = {{kQ4_K, kQ6_K, DType::kI6, 16, true},  {kQ8_0, kQ6_K, DType::kI8, 16, false},
+               {kQ4_0, kQ4_1, DType::kI4, 32, true},  {kQ4_0, kQ8_0, DType::kI8, 32, false},
+               {kQ5_1, kQ4_0, DType::kI6, 32, true},  {kQ8_0, kQ5_K, DType::kI8, 32, true},
+               {kQ8_0, kMXFP4, DType::kF32, 0, false}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.q.type * 100 + c.k.type);
+    const auto file = open_model(c.q, c.k);
+    const auto q = file->code_format(kQ, shape_), k = file->code_format(kK, k_shape_);
+    ASSERT_TRUE(q.ok() && *q && k.ok() && *k);
+    EXPECT_TRUE((*q)->agrees_with(**k));
+    EXPECT_EQ((*q)->code, c.code);
+    EXPECT_EQ((*q)->group, c.group);
+    EXPECT_EQ((*q)->minimums, c.minimums);
+    check_values(*file, kQ, shape_);
+    check_values(*file, kK, k_shape_);
+  }
   const auto file = open_model(kQ4_0, kQ8_0);
-  const auto q = file->code_format(kQ, shape_), k = file->code_format(kK, k_shape_);
-  ASSERT_TRUE(q.ok() && *q && k.ok() && *k);
-  EXPECT_TRUE((*q)->agrees_with(**k));
-  EXPECT_EQ((*q)->code, DType::kF32);
-  EXPECT_EQ((*q)->name, "Q4_0");
-  EXPECT_EQ((*k)->name, "Q8_0");
+  EXPECT_EQ((**file->code_format(kQ, shape_)).name, "Q4_0");
+  EXPECT_EQ((**file->code_format(kK, k_shape_)).name, "Q8_0");
   EXPECT_EQ(file->quantisation(), "Q4_0");
   EXPECT_EQ(file->main_dtype(), DType::kBF16);
 }

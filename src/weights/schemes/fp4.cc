@@ -22,7 +22,7 @@ class Fp4Matrix final : public CodedMatrix {
     sources_ = {std::move(codes), std::move(scales)};
   }
 
-  void read(const Place& place, uint8_t* codes, float* scales, uint8_t*) const override {
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t*, float*) const override {
     const int64_t at = layout_.first_row + place.row;
     const std::byte* bytes = sources_[0].data + at * columns() / 2;
     for (int64_t i = place.first; i < place.first + place.n; ++i)

@@ -18,7 +18,7 @@ class Fp8Matrix final : public CodedMatrix {
     sources_ = {std::move(codes)};
   }
 
-  void read(const Place& place, uint8_t* codes, float* scales, uint8_t*) const override {
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t*, float*) const override {
     const int64_t at = layout_.first_row + place.row;
     std::memcpy(codes, sources_[0].data + at * columns() + place.first, static_cast<size_t>(place.n));
     const float* from = &scales_[at / layout_.block_rows * layout_.scale_columns];

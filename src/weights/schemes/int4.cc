@@ -56,7 +56,7 @@ class Int4Matrix : public CodedMatrix {
 class PackedMatrix final : public Int4Matrix {
  public:
   using Int4Matrix::Int4Matrix;
-  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const override {
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros, float*) const override {
     const int64_t row = place.row;
     const int64_t words = groups_of(columns(), kPerWord);
     for (int64_t i = place.first; i < place.first + place.n; ++i) {
@@ -72,7 +72,7 @@ class PackedMatrix final : public Int4Matrix {
 class AwqMatrix final : public Int4Matrix {
  public:
   AwqMatrix(const CodeFormat& format, const Finder& finder) : Int4Matrix(format, finder), n_(finder.rows()) {}
-  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const override {
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros, float*) const override {
     const int64_t row = place.row;
     constexpr std::array<int64_t, kPerWord> kNibble = {0, 4, 1, 5, 2, 6, 3, 7};  // an output's place in its word
     const int64_t words = n_ / kPerWord, word = row / kPerWord, of_row = kNibble[row % kPerWord];
@@ -93,7 +93,7 @@ class GptqMatrix final : public Int4Matrix {
  public:
   GptqMatrix(const CodeFormat& format, const Finder& finder)
       : Int4Matrix(format, finder), n_(finder.rows()), less_one_(finder.quantisation().zeros_less_one ? 1 : 0) {}
-  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const override {
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros, float*) const override {
     const int64_t row = place.row;
     for (int64_t i = place.first; i < place.first + place.n; ++i) {
       *codes++ = nibble(code_word(i / kPerWord * n_ + row), i % kPerWord);

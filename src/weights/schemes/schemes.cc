@@ -49,9 +49,9 @@ bool is_plain(const std::string& dtype) {
 
 void CodedMatrix::widen(const Place& place, float* values) const {
   const auto count = static_cast<size_t>(groups());
-  std::vector<uint8_t> codes(static_cast<size_t>(place.n)), zeros(count, 8);
-  std::vector<float> scales(count);
-  read(place, codes.data(), scales.data(), format_.zeros ? zeros.data() : nullptr);
+  std::vector<uint8_t> codes(static_cast<size_t>(place.n)), zeros(count, format_.minimums ? 0 : 8);
+  std::vector<float> scales(count), minimums(format_.minimums ? count : 0);
+  read(place, codes.data(), scales.data(), format_.zeros ? zeros.data() : nullptr, minimums.data());
   for (int64_t i = 0; i < place.n; ++i) {
     const int64_t column = place.first + i;
     const int64_t group = format_.scattered ? group_of_column_[column] : format_.group > 0 ? column / format_.group : 0;
@@ -63,11 +63,18 @@ void CodedMatrix::widen(const Place& place, float* values) const {
       case DType::kF4E2M1:
         value = std::copysign(kFloat4E2M1[codes[i] & 7], (codes[i] & 8) == 0 ? 1.0f : -1.0f);
         break;
+      case DType::kI8:
+        value = static_cast<float>(static_cast<int8_t>(codes[i]));
+        break;
+      case DType::kI6:
+        value = static_cast<float>(codes[i]) - 32;
+        break;
       default:
         value = static_cast<float>(codes[i]) - static_cast<float>(zeros[group]);
         break;
     }
     values[i] = value * scales[group];
+    if (format_.minimums) values[i] += minimums[group];
   }
 }
 

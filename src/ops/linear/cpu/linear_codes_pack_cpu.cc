@@ -66,34 +66,46 @@ float quantise_int4(const float* values, int64_t count, uint8_t* codes) {
 }
 
 void store_group_cpu(const CodeGroup& from, int64_t lane, const WeightFormat& format, char* group) {
-  const bool nibbles = format.is_nibbles();
   uint8_t codes[kMostGroup];
-  const float zero = format.zeros ? from.zero : format.code == DType::kI4 ? 8.0f : 0.0f;
+  const bool from_eight = format.code == DType::kI4 && !format.minimums;
+  const float zero = format.zeros ? from.offset : from_eight ? 8.0f : format.code == DType::kI6 ? 32.0f : 0.0f;
   std::copy_n(from.codes, from.count, codes);
   // The rows are filled up with zeros, too: any code will do.
   std::fill(codes + from.count, codes + format.group_k, static_cast<uint8_t>(std::min(zero, 15.0f)));
   float scale = from.scale;
   // The kernels' tables have no code for NaN.
   const auto is_nan = [](uint8_t code) { return (code & 0x7f) == 0x7f; };
-  if (!nibbles && std::any_of(codes, codes + from.count, is_nan)) scale = kNaN;
+  if (format.code == DType::kF8E4M3 && std::any_of(codes, codes + from.count, is_nan)) scale = kNaN;
   std::memcpy(group + lane * sizeof(float), &scale, sizeof(float));
-  if (format.zeros) std::memcpy(group + kLineBytes + lane * sizeof(float), &zero, sizeof(float));
-  char* words = group + linear_group_head_bytes(format);
-  // A word holds `per_half` codes in each half.
-  const int64_t per_half = nibbles ? 4 : 2;
-  const int bits = nibbles ? 4 : 8;
-  for (int64_t i = 0; i < format.group_k; i += 2 * per_half) {
-    uint32_t word = 0;
-    for (int64_t j = 0; j < 2 * per_half; ++j) {
-      word |= static_cast<uint32_t>(codes[i + j]) << (j % 2 * 16 + j / 2 * bits);
-    }
-    std::memcpy(words + i / (2 * per_half) * kLineBytes + lane * sizeof(word), &word, sizeof(word));
+  if (format.zeros || format.minimums) {
+    std::memcpy(group + kLineBytes + lane * sizeof(float), &from.offset, sizeof(float));
   }
+  char* words = group + linear_group_head_bytes(format);
+  // One word of a line: `bits` bits, from `from_bit` on, of each code from column `first` on.
+  const auto store_word = [&](int64_t first, int from_bit, int bits) {
+    uint32_t word = 0;
+    for (int64_t j = 0; j < 32 / bits; ++j) {
+      const uint32_t code = (static_cast<uint32_t>(codes[first + j]) >> from_bit) & ((1u << bits) - 1);
+      word |= code << (j % 2 * 16 + j / 2 * bits);
+    }
+    std::memcpy(words + lane * sizeof(word), &word, sizeof(word));
+    words += kLineBytes;
+  };
+  if (format.code == DType::kI6) {
+    for (int64_t i = 0; i < format.group_k; i += 16) {
+      store_word(i, 0, 4);
+      store_word(i + 8, 0, 4);
+      store_word(i, 4, 2);
+    }
+    return;
+  }
+  const int bits = format.code_bits();
+  for (int64_t i = 0; i < format.group_k; i += 32 / bits) store_word(i, 0, bits);
 }
 
 void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group) {
   const bool int4 = format.code == DType::kI4;
-  VOLLEY_CHECK(!format.zeros && (int4 || format.code == DType::kF8E4M3));
+  VOLLEY_CHECK(!format.zeros && !format.minimums && (int4 || format.code == DType::kF8E4M3));
   uint8_t codes[kMostGroup];
   std::fill_n(codes, count, uint8_t{0});
   if (int4) std::fill_n(codes, count, uint8_t{8});

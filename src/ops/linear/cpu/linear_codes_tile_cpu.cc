@@ -21,17 +21,17 @@ using UVec = hn::Vec<U32>;
 // Codes of kBits bits, a float of few bits each; of its exponent and mantissa, fp32 has kKept.
 template <int kBits, int kDown, uint32_t kKept>
 struct Floats {
-  static constexpr int kPairs = 16 / kBits;  // codes of half a word
-  static constexpr bool kZeros = false;
-  // Value of code kCode in the lower half of each word. Exponent and mantissa, moved to where fp32 has them, are
-  // 2^kDown times too small; so are those of subnormal codes.
+  static constexpr int kLines = 1, kPairs = 16 / kBits;  // codes of half a word
+  static constexpr bool kOffsets = false, kScaled = false;
+  // Value of code kCode in the lower half of each word (of kLines lines). Exponent and mantissa, moved to where fp32
+  // has them, are 2^kDown times too small; so are those of subnormal codes.
   template <int kCode>
-  static HWY_INLINE FVec value(UVec half, FVec) {
+  static HWY_INLINE FVec value(const UVec (&half)[1], FVec, FVec) {
     const F32 d;
     const hn::RebindToSigned<F32> di;
     constexpr int kRight = kBits == 8 ? 4 : 6;  // additional exponent bits of fp32
     constexpr float kUp = std::bit_cast<float>((127 + kDown) << 23);
-    const auto moved = hn::ShiftRight<kRight>(hn::BitCast(di, hn::ShiftLeft<32 - kBits*(kCode + 1)>(half)));
+    const auto moved = hn::ShiftRight<kRight>(hn::BitCast(di, hn::ShiftLeft<32 - kBits*(kCode + 1)>(half[0])));
     const auto kept = hn::And(moved, hn::Set(di, static_cast<int32_t>(kKept)));
     return hn::Mul(hn::BitCast(d, kept), hn::Set(d, kUp));
   }
@@ -40,19 +40,56 @@ using Fp8 = Floats<8, 120, 0x87f00000u>;
 using Fp4 = Floats<4, 126, 0x81c00000u>;
 
 // Reads int4 codes less their zero point.
-template <bool kWithZeros>
+template <bool kZeros>
 struct Int4 {
-  static constexpr int kPairs = 4;
-  static constexpr bool kZeros = kWithZeros;
+  static constexpr int kLines = 1, kPairs = 4;
+  static constexpr bool kOffsets = kZeros, kScaled = false;
   // Bits 4 * kCode of the mantissa of 2^(23 - 4 * kCode) count as what they are.
   template <int kCode>
-  static HWY_INLINE FVec value(UVec half, FVec zero) {
+  static HWY_INLINE FVec value(const UVec (&half)[1], FVec zero, FVec) {
     const F32 d;
     const U32 du;
     constexpr float kOne = static_cast<float>(1 << (23 - 4 * kCode));
-    const auto code = hn::And(half, hn::Set(du, 0xfu << (4 * kCode)));
+    const auto code = hn::And(half[0], hn::Set(du, 0xfu << (4 * kCode)));
     const auto from = kZeros ? hn::Add(hn::Set(d, kOne), zero) : hn::Set(d, kOne + 8);  // exact
     return hn::Sub(hn::BitCast(d, hn::Or(code, hn::BitCast(du, hn::Set(d, kOne)))), from);
+  }
+};
+
+struct Int8 {
+  static constexpr int kLines = 1, kPairs = 2;
+  template <int kCode>
+  static HWY_INLINE FVec value(const UVec (&half)[1], FVec, FVec) {
+    const F32 d;
+    const hn::RebindToSigned<F32> di;
+    return hn::ConvertTo(d, hn::ShiftRight<24>(hn::BitCast(di, hn::ShiftLeft<24 - 8 * kCode>(half[0]))));
+  }
+};
+
+struct Int6 {
+  static constexpr int kLines = 3, kPairs = 8;
+  template <int kCode>
+  static HWY_INLINE FVec value(const UVec (&half)[3], FVec, FVec) {
+    const F32 d;
+    const U32 du;
+    constexpr int kLeft = HWY_MAX(4 - 2 * kCode, 0), kRight = HWY_MAX(2 * kCode - 4, 0);
+    constexpr float kOne = 1 << 23;  // whose last bits count as what they are
+    const auto low = hn::And(hn::ShiftRight<kCode % 4 * 4>(half[kCode / 4]), hn::Set(du, 0xfu));
+    const auto high = hn::And(hn::ShiftRight<kRight>(hn::ShiftLeft<kLeft>(half[2])), hn::Set(du, 0x30u));
+    const auto code = hn::Or(hn::Or(low, high), hn::BitCast(du, hn::Set(d, kOne)));
+    return hn::Sub(hn::BitCast(d, code), hn::Set(d, kOne + 32));
+  }
+};
+
+// Codes times scale plus minimum: the product is exact, as codes and scales have few bits, and the sum is rounded once.
+template <typename Codes, bool kMinimums>
+struct Scaled {
+  static constexpr int kLines = Codes::kLines, kPairs = Codes::kPairs;
+  static constexpr bool kOffsets = kMinimums, kScaled = true;
+  template <int kCode>
+  static HWY_INLINE FVec value(const UVec (&half)[kLines], FVec minimum, FVec scale) {
+    const auto code = Codes::template value<kCode>(half, hn::Zero(F32()), scale);  // from 0, if there is a zero point
+    return kMinimums ? hn::MulAdd(code, scale, minimum) : hn::Mul(code, scale);
   }
 };
 
@@ -64,8 +101,9 @@ constexpr int panels_in_flight(int rows) {
 }
 
 template <typename Code, int kRows, int kPanels, int kCode>
-HWY_INLINE void add_pair(const UVec (&words)[kPanels][kVecs], const FVec (&zeros)[kPanels][kVecs], const float* x,
-                         int64_t rows, FVec (&c)[kRows][kPanels][kVecs]) {
+HWY_INLINE void add_pair(const UVec (&words)[kPanels][kVecs][Code::kLines], const FVec (&offsets)[kPanels][kVecs],
+                         const FVec (&scales)[kPanels][kVecs], const float* x, int64_t rows,
+                         FVec (&c)[kRows][kPanels][kVecs]) {
   const F32 d;
 #pragma GCC unroll 16
   for (int odd = 0; odd < 2; ++odd) {
@@ -74,8 +112,12 @@ HWY_INLINE void add_pair(const UVec (&words)[kPanels][kVecs], const FVec (&zeros
     for (int p = 0; p < kPanels; ++p) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVecs; ++v) {
-        const auto half = odd == 0 ? words[p][v] : hn::ShiftRight<16>(words[p][v]);
-        const auto value = Code::template value<kCode>(half, zeros[p][v]);
+        UVec half[Code::kLines];
+#pragma GCC unroll 16
+        for (int l = 0; l < Code::kLines; ++l) {
+          half[l] = odd == 0 ? words[p][v][l] : hn::ShiftRight<16>(words[p][v][l]);
+        }
+        const auto value = Code::template value<kCode>(half, offsets[p][v], scales[p][v]);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) c[r][p][v] = hn::MulAdd(hn::Set(d, column[r]), value, c[r][p][v]);
       }
@@ -87,55 +129,80 @@ template <typename Code, int kRows, int kPanels>
 void multiply(const TileProduct& t, int64_t row, int64_t panel) {
   const F32 d;
   const U32 du;
-  constexpr int64_t kColumns = 2 * Code::kPairs;  // columns in 64 bytes
+  constexpr int64_t kColumns = 2 * Code::kPairs;  // columns in kLines lines
   const char* weights = t.weights + panel * t.panel_bytes;
   const float* x = static_cast<const float*>(t.x) + row;
-  constexpr int64_t kHead = Code::kZeros ? 2 * kLineBytes : kLineBytes;
+  constexpr int64_t kHead = Code::kOffsets ? 2 * kLineBytes : kLineBytes;
+  // The sums so far; or of one group, before it is scaled.
+  FVec c[kRows][kPanels][kVecs];
+  const auto sums = [&](int r, int p, int v) {
+    return t.sums + ((panel + p) * t.rows + row + r) * kPanelWidth + v * kLanes;
+  };
+  if constexpr (Code::kScaled) {
+    for_sums<kRows, kPanels>(
+        [&](int r, int p, int v) { c[r][p][v] = t.first ? hn::Zero(d) : hn::Load(d, sums(r, p, v)); });
+  }
   for (int64_t k = 0; k < t.k; k += t.group) {
     const int64_t count = HWY_MIN(t.group, t.k - k);
-    const char* scales = weights;
+    const char* head = weights;
     weights += kHead;
-    FVec zeros[kPanels][kVecs];
+    FVec offsets[kPanels][kVecs], scales[kPanels][kVecs];
 #pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVecs; ++v) {
-        const auto* line = reinterpret_cast<const float*>(scales + kLineBytes + p * t.panel_bytes);
-        zeros[p][v] = Code::kZeros ? hn::Load(d, line + v * kLanes) : hn::Zero(d);
+        const auto* line = reinterpret_cast<const float*>(head + p * t.panel_bytes);
+        offsets[p][v] = Code::kOffsets ? hn::Load(d, line + kPanelWidth + v * kLanes) : hn::Zero(d);
+        scales[p][v] = Code::kScaled ? hn::Load(d, line + v * kLanes) : hn::Zero(d);
       }
     }
-    FVec c[kRows][kPanels][kVecs];
-    for_sums<kRows, kPanels>([&](int r, int p, int v) { c[r][p][v] = hn::Zero(d); });
-    for (int64_t i = 0; i < count; i += kColumns, weights += kLineBytes, x += kColumns * t.rows) {
-      UVec words[kPanels][kVecs];
+    if constexpr (!Code::kScaled) {
+      for_sums<kRows, kPanels>([&](int r, int p, int v) { c[r][p][v] = hn::Zero(d); });
+    }
+    for (int64_t i = 0; i < count; i += kColumns, weights += Code::kLines * kLineBytes, x += kColumns * t.rows) {
+      UVec words[kPanels][kVecs][Code::kLines];
 #pragma GCC unroll 16
       for (int p = 0; p < kPanels; ++p) {
         const auto* line = reinterpret_cast<const uint32_t*>(weights + p * t.panel_bytes);
 #pragma GCC unroll 16
-        for (int v = 0; v < kVecs; ++v) words[p][v] = hn::Load(du, line + v * kLanes);
+        for (int v = 0; v < kVecs; ++v) {
+#pragma GCC unroll 16
+          for (int l = 0; l < Code::kLines; ++l) {
+            words[p][v][l] = hn::Load(du, line + l * kPanelWidth + v * kLanes);
+          }
+        }
       }
-      add_pair<Code, kRows, kPanels, 0>(words, zeros, x, t.rows, c);
-      add_pair<Code, kRows, kPanels, 1>(words, zeros, x, t.rows, c);
-      if constexpr (Code::kPairs == 4) {
-        add_pair<Code, kRows, kPanels, 2>(words, zeros, x, t.rows, c);
-        add_pair<Code, kRows, kPanels, 3>(words, zeros, x, t.rows, c);
+      add_pair<Code, kRows, kPanels, 0>(words, offsets, scales, x, t.rows, c);
+      add_pair<Code, kRows, kPanels, 1>(words, offsets, scales, x, t.rows, c);
+      if constexpr (Code::kPairs > 2) {
+        add_pair<Code, kRows, kPanels, 2>(words, offsets, scales, x, t.rows, c);
+        add_pair<Code, kRows, kPanels, 3>(words, offsets, scales, x, t.rows, c);
+      }
+      if constexpr (Code::kPairs > 4) {
+        add_pair<Code, kRows, kPanels, 4>(words, offsets, scales, x, t.rows, c);
+        add_pair<Code, kRows, kPanels, 5>(words, offsets, scales, x, t.rows, c);
+        add_pair<Code, kRows, kPanels, 6>(words, offsets, scales, x, t.rows, c);
+        add_pair<Code, kRows, kPanels, 7>(words, offsets, scales, x, t.rows, c);
       }
     }
     // The last group's codes end before its bytes do.
-    weights = scales + kHead + kPanelWidth * t.group / (Code::kPairs == 4 ? 2 : 1);
+    weights = head + kHead + t.group / kColumns * Code::kLines * kLineBytes;
+    if constexpr (Code::kScaled) continue;
 #pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVecs; ++v) {
-        const auto scale = hn::Load(d, reinterpret_cast<const float*>(scales + p * t.panel_bytes) + v * kLanes);
+        const auto scale = hn::Load(d, reinterpret_cast<const float*>(head + p * t.panel_bytes) + v * kLanes);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
-          float* sums = t.sums + ((panel + p) * t.rows + row + r) * kPanelWidth + v * kLanes;
-          const auto before = t.first && k == 0 ? hn::Zero(d) : hn::Load(d, sums);
-          hn::Store(hn::MulAdd(c[r][p][v], scale, before), d, sums);
+          const auto before = t.first && k == 0 ? hn::Zero(d) : hn::Load(d, sums(r, p, v));
+          hn::Store(hn::MulAdd(c[r][p][v], scale, before), d, sums(r, p, v));
         }
       }
     }
+  }
+  if constexpr (Code::kScaled) {
+    for_sums<kRows, kPanels>([&](int r, int p, int v) { hn::Store(c[r][p][v], d, sums(r, p, v)); });
   }
 }
 
@@ -155,7 +222,12 @@ void multiply_tile(const TileProduct& t) {
 TileMultiply code_multiply(const WeightFormat& format) {
   switch (format.code) {
     case DType::kI4:
+      if (format.minimums) return multiply_tile<Scaled<Int4<true>, true>>;
       return format.zeros ? multiply_tile<Int4<true>> : multiply_tile<Int4<false>>;
+    case DType::kI6:
+      return format.minimums ? multiply_tile<Scaled<Int6, true>> : multiply_tile<Scaled<Int6, false>>;
+    case DType::kI8:
+      return format.minimums ? multiply_tile<Scaled<Int8, true>> : multiply_tile<Scaled<Int8, false>>;
     case DType::kF4E2M1:
       return multiply_tile<Fp4>;
     default:

@@ -4,13 +4,14 @@
 // Packed layout: panels of 16 outputs, zero-padded. A bf16 panel is [ceil(k / 2)][16][2], so that one 64-byte line
 // holds 16 outputs of two neighbouring k, which is what vdpbf16ps multiplies; an fp32 panel is [k][16]. kGateUp
 // alternates panels: 16 gates, the 16 ups of the same outputs, and so on. A panel of codes is a run of groups of
-// format.group_k columns, the last one padded with zeros: 16 fp32 scales, as many zero points (fp32, too) where the
-// format has them, then the codes, 64 bytes after 64. Their words belong to the 16 outputs; code i of a word's lower
-// (upper) half is that of the even (odd) column of pair i.
+// format.group_k columns, the last one padded with zeros: 16 fp32 scales, as many zero points or minimums (fp32, too)
+// where the format has them, then the codes, 64 bytes after 64. Their words belong to the 16 outputs; code i of a
+// word's lower (upper) half is that of the even (odd) column of pair i. Codes of 6 bits lie in three lines for 16
+// columns: their lower 4 bits in two, as those of 4 bits do, then the upper two of all eight pairs likewise.
 //
 // Order of a sum: k ascending, into one fp32 accumulator per output (of codes: per output and group, and one more for
-// the sum of groups times scales). Where k is cut into blocks, the accumulator is
-// stored and loaded again unchanged, so that the cut shows in no bit.
+// the sum of groups times scales; of codes that are widened with their scale, one per output). Where k is cut into
+// blocks, the accumulator is stored and loaded again unchanged, so that the cut shows in no bit.
 #pragma once
 
 #include <cstdint>
@@ -125,7 +126,7 @@ struct CodeGroup {
   const uint8_t* codes;
   int64_t count;  // up to format.group_k; what is missing are zeros
   float scale;
-  float zero;  // for formats with zero points
+  float offset;  // the zero point or the minimum, for formats that have them
 };
 // Writes them to the words of output `lane`. group: zeroed before.
 void store_group_cpu(const CodeGroup& codes, int64_t lane, const WeightFormat& format, char* group);
@@ -133,13 +134,13 @@ void store_group_cpu(const CodeGroup& codes, int64_t lane, const WeightFormat& f
 void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group);
 
 inline constexpr int64_t kMostGroup = 128;  // columns of a group
-inline constexpr int64_t kCodePad = 8;      // columns that 64 bytes of half bytes hold
-// Bytes before the codes of one group of a panel: scales, zero points.
+inline constexpr int64_t kCodePad = 16;     // columns that are multiplied together: those of three lines of int6
+// Bytes before the codes of one group of a panel: scales, and zero points or minimums.
 inline int64_t linear_group_head_bytes(const WeightFormat& format) {
-  return format.zeros ? 2 * kLineBytes : kLineBytes;
+  return format.zeros || format.minimums ? 2 * kLineBytes : kLineBytes;
 }
 inline int64_t linear_group_bytes(const WeightFormat& format) {
-  return linear_group_head_bytes(format) + kPanelWidth * format.group_k / (format.is_nibbles() ? 2 : 1);
+  return linear_group_head_bytes(format) + kPanelWidth * format.group_k * format.code_bits() / 8;
 }
 
 // Panels of a packed weight, and bytes of one.

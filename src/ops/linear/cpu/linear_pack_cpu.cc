@@ -86,13 +86,13 @@ void store_codes(const WeightRows& part, int64_t row, int64_t k, int64_t lane, c
                  char* panel) {
   const auto groups = static_cast<size_t>((k + format.group_k - 1) / format.group_k);
   std::vector<uint8_t> codes(static_cast<size_t>(k)), zeros(format.zeros ? groups : 0);
-  std::vector<float> scales(groups);
-  part.codes(row, {codes, scales, zeros});
+  std::vector<float> scales(groups), minimums(format.minimums ? groups : 0);
+  part.codes(row, {codes, scales, zeros, minimums});
   for (size_t g = 0; g < groups; ++g, panel += linear_group_bytes(format)) {
     const int64_t i = static_cast<int64_t>(g) * format.group_k;
     const int64_t count = std::min<int64_t>(format.group_k, k - i);
-    store_group_cpu({&codes[i], count, scales[g], format.zeros ? static_cast<float>(zeros[g]) : 0.0f}, lane, format,
-                    panel);
+    const float offset = format.zeros ? static_cast<float>(zeros[g]) : format.minimums ? minimums[g] : 0.0f;
+    store_group_cpu({&codes[i], count, scales[g], offset}, lane, format, panel);
   }
 }
 

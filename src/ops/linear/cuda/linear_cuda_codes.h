@@ -1,14 +1,15 @@
 // 4-bit codes on CUDA: packed layout, plan and entry points. Private to this folder and grouped_linear.
 //
-// The value of a code is rounded to bf16, (code - zero point) * scale: in every way the product is that of a bf16
-// weight with these values (linear_cuda.h), bit for bit; but weights of at most three outputs in bf16 have a kernel
-// that adds in another order. (With rows in fp32 it is not rounded, as on the CPU.)
+// The value of a code is rounded to bf16, (code - zero point) * scale, or code * scale + minimum: in every way the
+// product is that of a bf16 weight with these values (linear_cuda.h), bit for bit; but weights of at most three outputs
+// in bf16 have a kernel that adds in another order. (With rows in fp32 it is not rounded, as on the CPU.)
 //
 // Packed layout: panels of 64 rows as those of bf16, a panel a run of blocks of 64 columns, a block two halves of 32
 // rows. A half: 1024 bytes of codes, [2 sets of 16 rows][lane][step of 16 columns], each a word with what that lane
 // multiplies in that step: register i of its four has the codes in bits 4 i and 4 i + 16. Then a scale for each row and
 // each of its `words` groups in the block (one where a group is wider than a block), [16 rows: 8][group][row, row + 8]:
-// its fp32 bits, and with zero points those in the lower 8.
+// its fp32 bits, and with zero points those in the lower 8. With minimums the words are four: the scales of the block's
+// two times 32 columns, then their minimums.
 #pragma once
 
 #include <cstring>
@@ -20,8 +21,10 @@ namespace volley::ops {
 
 inline constexpr int kCodeBytes = 1024;  // of a half's codes
 inline constexpr int kMostCodeWords = 4;
-constexpr int code_words(int group) {
-  return group >= kBlockK ? 1 : static_cast<int>(kBlockK) / group;
+inline constexpr int kMinimumColumns = 32;  // that have a word for their scale and one for their minimum
+constexpr int code_words(const WeightFormat& format) {
+  if (format.minimums) return kMostCodeWords;
+  return format.group_k >= kBlockK ? 1 : static_cast<int>(kBlockK) / format.group_k;
 }
 constexpr int code_half_bytes(int words) {
   return kCodeBytes + 32 * words * 4;

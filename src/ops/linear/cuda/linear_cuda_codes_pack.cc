@@ -26,21 +26,22 @@ Status check_scales(const CodedRow& row) {
 
 // Room for a row, as CodedRow wants it.
 struct RowMemory {
-  std::vector<float> values, scales;
+  std::vector<float> values, scales, minimums;
   std::vector<uint8_t> codes, zeros;
   RowMemory(const WeightFormat& format, int64_t k)
       : values(static_cast<size_t>(k)),
         scales(static_cast<size_t>(divide_up(k, int64_t{format.group_k}))),
+        minimums(format.minimums ? scales.size() : 0),
         codes(static_cast<size_t>(k)),
         zeros(format.zeros ? scales.size() : 0) {}
-  CodedRow row() { return {codes, scales, zeros}; }
+  CodedRow row() { return {codes, scales, zeros, minimums}; }
 };
 
 // A row of a part, as codes. values: scratch memory for its values.
 void read_codes(const WeightRows& part, int64_t row, const WeightFormat& format, int64_t k, std::vector<float>& values,
                 const CodedRow& to) {
   if (part.codes) return part.codes(row, to);
-  VOLLEY_CHECK(!format.zeros && format.code != DType::kF4E2M1);
+  VOLLEY_CHECK(!format.zeros && !format.minimums && format.code != DType::kF4E2M1);
   const int64_t first = row * part.row_step(k);
   for (int64_t i = 0; i < k; ++i) {
     const int64_t at = first + i * part.column_stride;
@@ -66,13 +67,21 @@ void read_codes(const WeightRows& part, int64_t row, const WeightFormat& format,
 
 // One output's codes to row `row` of a panel, zeroed before.
 void store_codes(const CodedRow& from, const WeightFormat& format, int64_t k, int row, char* panel) {
-  const int words = code_words(format.group_k), in_half = row % 32;
+  const int words = code_words(format), in_half = row % 32;
   for (int64_t block = 0; block * kBlockK < k; ++block) {
     auto* half = reinterpret_cast<uint32_t*>(panel + (block * 2 + row / 32) * code_half_bytes(words));
     const int64_t first = block * kBlockK, last = std::min(k, first + kBlockK);
     for (int64_t i = first; i < last; ++i) {
       const CodePlace place = code_place(in_half, static_cast<int>(i - first));
       half[place.word] |= static_cast<uint32_t>(from.codes[i] & 0xf) << place.bit;
+    }
+    if (format.minimums) {
+      for (int g = 0; g < 2 && first + g * kMinimumColumns < k; ++g) {
+        const int64_t group = (first + g * kMinimumColumns) / format.group_k;
+        half[scale_place(in_half, g, words)] = std::bit_cast<uint32_t>(from.scales[group]);
+        half[scale_place(in_half, 2 + g, words)] = std::bit_cast<uint32_t>(from.minimums[group]);
+      }
+      continue;
     }
     for (int g = 0; g < words; ++g) {
       const int64_t group = first / format.group_k + g;
@@ -106,7 +115,7 @@ void store_bytes(const CodedRow& from, const WeightFormat& format, int64_t k, in
 }  // namespace
 
 int64_t linear_codes_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
-  return linear_cuda_panels(n, layout) * linear_cuda_k_blocks(k) * 2 * code_half_bytes(code_words(format.group_k));
+  return linear_cuda_panels(n, layout) * linear_cuda_k_blocks(k) * 2 * code_half_bytes(code_words(format));
 }
 
 void for_each_in_parallel(int64_t count, const std::function<void(int64_t)>& run) {
@@ -126,7 +135,7 @@ Status pack_code_panel(const std::function<CodeSource(int64_t)>& source, int64_t
   const int64_t blocks = linear_cuda_k_blocks(k);
   std::memset(panel, 0,
               static_cast<size_t>(bytes ? byte_block_at(blocks, pairs_share_scales(format))
-                                        : blocks * 2 * code_half_bytes(code_words(format.group_k))));
+                                        : blocks * 2 * code_half_bytes(code_words(format))));
   RowMemory memory(format, k);
   for (int r = 0; r < kPanelRows; ++r) {
     const CodeSource from = source(r);

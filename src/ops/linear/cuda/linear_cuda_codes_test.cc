@@ -19,7 +19,9 @@ constexpr WeightFormat kFormats[] = {kInt4Weights,
                                      WeightFormat(DType::kI4, 1, 128),
                                      WeightFormat(DType::kI4, 1, 32, true),
                                      WeightFormat(DType::kI4, 1, 64, true),
-                                     WeightFormat(DType::kI4, 1, 128, true)};
+                                     WeightFormat(DType::kI4, 1, 128, true),
+                                     kInt4Minimums,
+                                     WeightFormat(DType::kI4, 1, 64, false, true)};
 
 // Scales as in checkpoints: fp32, bf16 or fp16 numbers, powers of two.
 enum class Scales { kF32, kBF16, kF16 };
@@ -31,7 +33,8 @@ float scale_of(const WeightFormat& format, Scales scales, float value) {
   }
   const float scale = value * 0.01f;
   if (scales == Scales::kBF16) return to_float(to_bfloat16(scale));
-  if (scales == Scales::kF16 || format.zeros) return std::bit_cast<float>(std::bit_cast<uint32_t>(scale) & 0xffffe000);
+  const bool few_bits = scales == Scales::kF16 || format.zeros || format.minimums;
+  if (few_bits) return std::bit_cast<float>(std::bit_cast<uint32_t>(scale) & 0xffffe000);
   return scale;
 }
 
@@ -40,21 +43,23 @@ struct Codes {
   WeightFormat format;
   int64_t n, k, groups;
   std::vector<uint8_t> codes, zeros;
-  std::vector<float> scales;
+  std::vector<float> scales, minimums;
 
   Codes(const WeightFormat& format, Scales scale_type, int64_t n, int64_t k)
       : format(format), n(n), k(k), groups((k + format.group_k - 1) / format.group_k) {
     for (float v : normal_values(n * k, 1)) codes.push_back(std::bit_cast<uint32_t>(v) >> 9 & 0xf);
     for (float v : normal_values(n * groups, 2)) {
       scales.push_back(scale_of(format, scale_type, v));
-      zeros.push_back(format.zeros ? std::bit_cast<uint32_t>(v) % 17 : 8);
+      zeros.push_back(format.zeros ? std::bit_cast<uint32_t>(v) % 17 : format.minimums ? 0 : 8);
+      minimums.push_back(format.minimums ? v * -0.03f : 0);
     }
   }
   float value(int64_t row, int64_t i) const {
     const uint8_t code = codes[row * k + i];
     const int64_t group = row * groups + i / format.group_k;
     if (format.code == DType::kF4E2M1) return kFloat4E2M1[code & 7] * (code < 8 ? scales[group] : -scales[group]);
-    return static_cast<float>(code - zeros[group]) * scales[group];
+    const float product = static_cast<float>(code - zeros[group]) * scales[group];
+    return format.minimums ? product + minimums[group] : product;
   }
   WeightRows rows(int64_t first, int64_t count) const {
     WeightRows part;
@@ -64,6 +69,7 @@ struct Codes {
       std::copy_n(&codes[row * k], k, out.codes.begin());
       std::copy_n(&scales[row * groups], groups, out.scales.begin());
       if (!out.zeros.empty()) std::copy_n(&zeros[row * groups], groups, out.zeros.begin());
+      if (!out.minimums.empty()) std::copy_n(&minimums[row * groups], groups, out.minimums.begin());
     };
     return part;
   }
@@ -78,7 +84,8 @@ void check_packed(const Codes& codes, LinearLayout layout) {
   auto device = *make_cpu_device(1);
   const LinearWeight w = std::move(pack_codes(*device, codes.parts(layout), codes.k, codes.format, layout)).value();
   ASSERT_EQ(static_cast<int64_t>(w.packed.bytes()), linear_codes_bytes(codes.n, codes.k, codes.format, layout));
-  const int64_t blocks = (codes.k + 63) / 64, words = std::max(1, 64 / codes.format.group_k);
+  const bool least = codes.format.minimums;
+  const int64_t blocks = (codes.k + 63) / 64, words = least ? 4 : std::max(1, 64 / codes.format.group_k);
   const auto* packed = static_cast<const uint32_t*>(w.packed.data());
   int64_t seen = 0;
   for (int64_t row = 0; row < codes.n; ++row) {
@@ -95,8 +102,12 @@ void check_packed(const Codes& codes, LinearLayout layout) {
               const uint32_t word = half[(at % 32 / 16 * 32 + lane) * 4 + step];
               ASSERT_EQ(word >> (4 * i + 16 * e) & 0xf, codes.codes[row * codes.k + column]) << row << ", " << column;
               const int64_t group = column / codes.format.group_k;
-              const int64_t in_block = words == 1 ? 0 : column % 64 / codes.format.group_k;
-              uint32_t scale = half[256 + (at % 32 / 16 * 8 + at % 8) * 2 * words + in_block * 2 + at % 16 / 8];
+              const int64_t in_block = words == 1 ? 0 : column % 64 / (least ? 32 : codes.format.group_k);
+              const uint32_t* scales = half + 256 + (at % 32 / 16 * 8 + at % 8) * 2 * words + at % 16 / 8;
+              uint32_t scale = scales[in_block * 2];
+              if (least) {
+                ASSERT_EQ(std::bit_cast<float>(scales[(2 + in_block) * 2]), codes.minimums[row * codes.groups + group]);
+              }
               if (codes.format.zeros) {
                 ASSERT_EQ(scale & 0xff, codes.zeros[row * codes.groups + group]);
                 scale &= ~0xffu;
@@ -304,7 +315,7 @@ TEST(LinearCudaCodes, GiveTheBitsInTheShapesOfModels) {
 TEST(LinearCudaCodes, GiveTheBitsOfLongAndShortSums) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (const WeightFormat& format :
-       {kInt4Weights, kMxfp4Weights, kNvfp4Weights, WeightFormat(DType::kI4, 1, 128, true)}) {
+       {kInt4Weights, kMxfp4Weights, kNvfp4Weights, WeightFormat(DType::kI4, 1, 128, true), kInt4Minimums}) {
     check_case(device, format, Scales::kBF16, {200, 12104, 130, EndKind::kAdd, kF32});
     check_case(device, format, Scales::kF16, {400, 9 * 64, 40, EndKind::kSwiGlu, kBF16});
     check_case(device, format, Scales::kBF16, {400, 72, 40, EndKind::kSwiGlu, kBF16});

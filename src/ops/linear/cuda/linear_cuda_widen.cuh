@@ -11,17 +11,19 @@ namespace volley::ops {
 
 // How codes are to be read, the same for all codes of a weight.
 struct CodeKind {
-  int words = 1;             // scales of a row in a block
+  int words = 1;             // scales of a row in a block; or scales and minimums
   bool fp4 = false;          // e2m1 instead of integers
   bool zeros = false;        // scales have a zero point in their lower bits
+  bool minimums = false;     // code * scale + minimum
   bool bytes = false;        // e4m3 (linear_cuda_bytes.h), which has kernels of its own
   bool pairs_share = false;  // e4m3: pairs_share_scales()
 
   CodeKind() = default;
   explicit CodeKind(const WeightFormat& format)
-      : words(code_words(format.group_k)),
+      : words(code_words(format)),
         fp4(format.code == DType::kF4E2M1),
         zeros(format.zeros),
+        minimums(format.minimums),
         bytes(is_byte_codes(format)),
         pairs_share(bytes && pairs_share_scales(format)) {}
 };
@@ -62,6 +64,15 @@ __device__ __forceinline__ uint32_t scaled_exactly(uint32_t values, float scale)
   return d;
 }
 
+// The same of values * scale + minimum in fp32, of which the product is exact.
+__device__ __forceinline__ uint32_t scaled_above(uint32_t values, float scale, float minimum) {
+  uint32_t d;
+  const float low = __fmaf_rn(__uint_as_float(values << 16), scale, minimum);
+  const float high = __fmaf_rn(__uint_as_float(values & 0xffff0000), scale, minimum);
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  return d;
+}
+
 template <int kCount>
 __device__ __forceinline__ void load_shared(uint32_t address, uint32_t (&v)[kCount]) {
   if constexpr (kCount == 2) {
@@ -76,9 +87,9 @@ __device__ __forceinline__ void load_shared(uint32_t address, uint32_t (&v)[kCou
   }
 }
 
-// How codes are to be read, where the compiler must know it: e2m1 or integers; and whether a row has up to two or four
-// scales in a block.
-template <bool kFp4_, int kWords_>
+// How codes are to be read, where the compiler must know it: e2m1 or integers; whether a row has up to two or four
+// words of scales in a block; and whether half of them are minimums.
+template <bool kFp4_, int kWords_, bool kMinimums = false>
 struct Reading {
   static constexpr bool kFp4 = kFp4_;
   static constexpr int kWords = kWords_;
@@ -87,6 +98,7 @@ struct Reading {
 // Calls use(Reading()) with what `kind` says.
 template <typename Use>
 __host__ __device__ __forceinline__ void with_reading(const CodeKind& kind, const Use& use) {
+  if (kind.minimums) return use(Reading<false, kMostCodeWords, true>());
   if (kind.words == 4) return kind.fp4 ? use(Reading<true, 4>()) : use(Reading<false, 4>());
   kind.fp4 ? use(Reading<true, 2>()) : use(Reading<false, 2>());
 }
@@ -164,6 +176,20 @@ __device__ __forceinline__ void widen(const CodeKind& kind, const StoredCodes<Re
   }
 }
 
+// The same with minimums.
+__device__ __forceinline__ void widen(const CodeKind&, const StoredCodes<Reading<false, kMostCodeWords, true>>& from,
+                                      uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int scale = step / 2 * 2 + i % 2;  // 32 columns are two steps
+      a[step][i] = scaled_above(integers(from.words[step], i, 0xc300c300), __uint_as_float(from.scales[scale]),
+                                __uint_as_float(from.scales[4 + scale]));
+    }
+  }
+}
+
 }  // namespace codes
 
 // The left sides of four steps of 16 columns: of the calling warp's 16 rows, set 0 or 1 of a half in shared memory.
@@ -183,6 +209,11 @@ __device__ inline float widened(const uint8_t* packed, const CodeKind& kind, int
       packed + ((row / kPanelRows * blocks + k / kBlockK) * 2 + row % kPanelRows / 32) * half_bytes);
   const CodePlace place = code_place(r, column);
   const uint32_t code = (half[place.word] >> place.bit) & 0xf;
+  if (kind.minimums) {
+    const int group = column / kMinimumColumns;
+    return __fmaf_rn(static_cast<float>(code), __uint_as_float(half[scale_place(r, group, kind.words)]),
+                     __uint_as_float(half[scale_place(r, 2 + group, kind.words)]));
+  }
   const uint32_t scale = half[scale_place(r, column * kind.words / static_cast<int>(kBlockK), kind.words)];
   if (kind.fp4) {
     constexpr float kValues[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
