@@ -98,7 +98,7 @@ TEST_F(ApiMessagesTest, PastCallsKeepNumbersThatNoDoubleHolds) {
           R"({"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}, {"role": "assistant",
           "content": [{"type": "tool_use", "id": "c", "name": "f", "input": )" +
           input + R"(}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}]})";
-      ASSERT_EQ(answer(api, post(kPath, body)).response->status, 200) << input;
+      ASSERT_EQ(answer(api, post(kMessagesPath, body)).response->status, 200) << input;
       EXPECT_NE(prompt(engine).find(R"("arguments":)" + json_quote(input)), std::string::npos) << prompt(engine);
     }
   }
