@@ -186,7 +186,8 @@ std::string conversation_file(const Conversation& conversation, const ChatSettin
 Result<Conversation> read_conversation(std::string_view text, ChatSettings* settings) {
   const auto checked = serve::parse_json(text);  // bounds the depth
   if (std::holds_alternative<serve::ApiError>(checked)) return invalid_argument("it is not JSON");
-  const OrderedJson json = OrderedJson::parse(text);
+  const OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return invalid_argument("it holds a number that is too large");
   const OrderedJson messages = json.is_object() ? json.value("messages", OrderedJson()) : json;
   if (!messages.is_array()) return invalid_argument("it holds no list of messages");
   Conversation conversation;

@@ -116,6 +116,43 @@ TEST(PythonTemplates, WholeNumbersKeepTheirDigits) {
             R"({"n": )" + wide + R"(}[{"maximum": )" + wide + "}]");
 }
 
+// As json.loads reads them, and json.dumps writes them back.
+TEST(PythonTemplates, NumbersBeyondDoubleAreInfinite) {
+  const auto print = [](const std::string& source, const std::string& arguments, bool as_text) {
+    std::string messages = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls":
+      [{"id": "1", "type": "function", "function": {"name": "f", "arguments": )" +
+                           (as_text ? json(arguments).dump() : arguments) + "}}]}]";
+    return text_of(
+        render("{% for m in messages %}{% for c in m.tool_calls or [] %}" + source + "{% endfor %}{% endfor %}",
+               {.messages_json = messages}));
+  };
+  const std::string long_one(400, '7');
+  for (const auto& [number, read] :
+       std::vector<std::pair<std::string, std::string>>{{"1195858088e1678", "Infinity"},
+                                                        {"-1E+999", "-Infinity"},
+                                                        {"0.5e999", "Infinity"},
+                                                        {"-0." + long_one + "e999", "-Infinity"},
+                                                        {long_one + ".5", "Infinity"},
+                                                        {"Infinity", "Infinity"},
+                                                        {"-Infinity", "-Infinity"},
+                                                        {"NaN", "NaN"},
+                                                        {"1e-999", "0.0"},
+                                                        {long_one, long_one},
+                                                        {"0." + long_one, "0.7777777777777778"}}) {
+    const std::string arguments = R"({"n":)" + number + R"(,"l":[)" + number + R"(],"s":"1e999 NaN"})";
+    for (const bool as_text : {true, false}) {
+      EXPECT_EQ(print("{{ c.function.arguments | tojson }}", arguments, as_text),
+                R"({"n": )" + read + R"(, "l": [)" + read + R"(], "s": "1e999 NaN"})");
+    }
+    EXPECT_EQ(print("{{ c.function.name + ' ' + c.function.arguments }}", arguments, true), "f " + arguments);
+    if (number != "1e-999" && !number.starts_with("0.7")) {
+      EXPECT_EQ(print("{{ c.function.name + ' ' + c.function.arguments }}", arguments, false), "f " + arguments);
+    }
+  }
+  EXPECT_EQ(print("{{ c.function.arguments.n }}", R"({"n": -1e999})", true), "-inf");
+  EXPECT_EQ(print("{{ c.function.arguments }}", R"({"n": 01e999})", true), R"({"n": 01e999})") << "no JSON";
+}
+
 TEST(PythonTemplates, WhatIsNotSupportedIsSaidAtTheStart) {
   for (const auto& [source, message] : std::vector<std::pair<std::string, std::string>>{
            {"{% if false %}{{ messages|pprint }}{% endif %}", "uses the filter pprint, which is not supported"},

@@ -242,5 +242,31 @@ TEST_F(SchemaTest, ErrorsNameThePlace) {
               HasSubstr("at \"#/items\": patternProperty regexes /^a/ and /^ab/ are not disjoint"));
 }
 
+TEST_F(SchemaTest, NumbersThatCannotBeHeldAreNamed) {
+  const std::string digits(30, '7');
+  for (const auto& [number, why] :
+       std::vector<std::pair<std::string, std::string>>{{"1195858088e1678", "no double holds"},
+                                                        {"-1E+999", "no double holds"},
+                                                        {"0." + digits + "e999", "no double holds"},
+                                                        {digits, "more than 64 bits"},
+                                                        {"-" + digits, "more than 64 bits"}}) {
+    for (const std::string& text :
+         {R"({"type":"number","maximum":)" + number + "}", R"({"items":{"enum":["a",[)" + number + "]]}}"}) {
+      const std::string tool = R"({"x-guidance":{"whose":"the tool f"},)" + text.substr(1);
+      const auto says = testing::AllOf(HasSubstr(number), HasSubstr(why));
+      EXPECT_THAT(error_of(parsed(text)), says);
+      EXPECT_THAT(error_of(lark("start: %json " + tool)), testing::AllOf(HasSubstr("the tool f"), says));
+      const std::string free = R"({"x-guidance":{"otherwise":{"type":"boolean"}},)" + text.substr(1);
+      EXPECT_TRUE(accepts(lark("start: %json " + free), "true"));
+    }
+    EXPECT_TRUE(accepts(parsed(R"({"const":")" + number + R"("})"), "\"" + number + "\"")) << "a text";
+  }
+  // A model may write them where anything goes.
+  for (const char* number : {"1195858088e1678", "-1E+999", "1e-99999"}) {
+    EXPECT_TRUE(
+        accepts(parsed(R"({"properties":{"a":true},"required":["a"]})"), R"({"a":)" + std::string(number) + "}"));
+  }
+}
+
 }  // namespace
 }  // namespace volley::text

@@ -490,7 +490,7 @@ fn convert_arguments(message: &mut Json, as_text: bool) {
         match (parsed, arguments.is_string()) {
             (Json::Null, _) => *arguments = if as_text { json!("{}") } else { json!({}) },
             (object @ Json::Object(_), true) if !as_text => *arguments = object,
-            (object @ Json::Object(_), false) if as_text => *arguments = json!(object.to_string()),
+            (object @ Json::Object(_), false) if as_text => *arguments = json!(json::text_of(&object)),
             _ => (),
         }
     }

@@ -6,19 +6,36 @@ use std::fmt::Write;
 
 use minijinja::value::Value;
 use minijinja::{Error, State};
+use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 
 use crate::python::{bind, error, float_repr, given, iterate, require_width, type_name, view, Dict, View, Wide};
 
-/// Stands for a whole number past 64 bits, which serde_json would round: an object of this key and the number's digits.
-const WIDE: &str = "$whole number";
+/// Stands for a number that serde_json would round or refuse: an object of this key and the number's text.
+const MARK: &str = "$number";
 
-/// JSON as Python's `json.loads` reads it: whole numbers keep all their digits.
+/// JSON as Python's `json.loads` reads it: whole numbers keep all their digits, what no double holds is infinite, and
+/// there are words for that.
 pub fn parse(text: &str) -> serde_json::Result<Json> {
-    serde_json::from_str(&mark_wide(text))
+    serde_json::from_str(&mark_numbers(text))
 }
 
-fn mark_wide(text: &str) -> Cow<'_, str> {
+/// The JSON text of what `parse` read.
+pub fn text_of(json: &Json) -> String {
+    let mark = format!("{{\"{MARK}\":\"");
+    let text = json.to_string();
+    let mut parts = text.split(&mark);
+    let mut out = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        match part.split_once("\"}").filter(|(number, _)| is_special(number)) {
+            Some((number, rest)) => out.extend([number, rest]),
+            None => out.extend([mark.as_str(), part]),
+        }
+    }
+    out
+}
+
+fn mark_numbers(text: &str) -> Cow<'_, str> {
     let mut marked = String::new();
     let mut copied = 0;
     let mut at = 0;
@@ -32,12 +49,12 @@ fn mark_wide(text: &str) -> Cow<'_, str> {
                 }
                 at += 1;
             }
-            b'-' | b'1'..=b'9' => {
-                let is_part = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+            b'-' | b'0'..=b'9' | b'I' | b'N' => {
+                let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
                 let number = &text[at..at + bytes[at..].iter().take_while(is_part).count()];
-                if is_wide(number) {
+                if is_special(number) {
                     marked.push_str(&text[copied..at]);
-                    marked.push_str(&format!("{{\"{WIDE}\":\"{number}\"}}"));
+                    marked.push_str(&format!("{{\"{MARK}\":\"{number}\"}}"));
                     copied = at + number.len();
                 }
                 at += number.len();
@@ -51,7 +68,8 @@ fn mark_wide(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn is_wide(number: &str) -> bool {
+/// Whether `number` is a whole number past 64 bits.
+pub fn is_wide(number: &str) -> bool {
     let digits = number.strip_prefix('-').unwrap_or(number);
     digits.len() >= 19
         && !digits.starts_with('0')
@@ -60,9 +78,21 @@ fn is_wide(number: &str) -> bool {
         && number.parse::<u64>().is_err()
 }
 
-fn wide(map: &serde_json::Map<String, Json>) -> Option<Value> {
-    let digits = map.get(WIDE).filter(|_| map.len() == 1)?.as_str().filter(|digits| is_wide(digits))?;
-    Some(digits.parse::<i128>().map_or_else(|_| Value::from_object(Wide(digits.into())), Value::from))
+/// Whether `number` is one of JSON's that no double holds.
+pub fn is_beyond_double(number: &str) -> bool {
+    number.parse::<f64>().is_ok_and(f64::is_infinite) && serde_json::from_str::<IgnoredAny>(number).is_ok()
+}
+
+fn is_special(number: &str) -> bool {
+    is_wide(number) || matches!(number, "Infinity" | "-Infinity" | "NaN") || is_beyond_double(number)
+}
+
+fn marked(map: &serde_json::Map<String, Json>) -> Option<Value> {
+    let number = map.get(MARK).filter(|_| map.len() == 1)?.as_str().filter(|number| is_special(number))?;
+    if !is_wide(number) {
+        return number.parse::<f64>().ok().map(Value::from);
+    }
+    Some(number.parse::<i128>().map_or_else(|_| Value::from_object(Wide(number.into())), Value::from))
 }
 
 /// A parsed value as the template sees it. The order of object keys is kept.
@@ -81,7 +111,7 @@ pub fn to_template(json: &Json) -> Value {
         }
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(items) => items.iter().map(to_template).collect(),
-        Json::Object(map) => wide(map).unwrap_or_else(|| {
+        Json::Object(map) => marked(map).unwrap_or_else(|| {
             Value::from_pairs(map.iter().map(|(key, value)| (Value::from(key.as_str()), to_template(value))))
         }),
     }

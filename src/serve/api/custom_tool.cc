@@ -127,7 +127,7 @@ std::string CustomInput::finish() {
   const State state = std::exchange(state_, State::kOver);
   if (state == State::kOver) return {};
   if (state == State::kText) return {};  // half of an escape is no text
-  const json whole = json::parse(pending_, nullptr, /*allow_exceptions=*/false);
+  const json whole = read_json(pending_);
   if (whole.is_object()) {
     if (const auto input = whole.find("input"); input != whole.end() && input->is_string())
       return input->get<std::string>();

@@ -315,6 +315,23 @@ TEST_F(BatchServiceTest, WorkOnALineIsGivenUpAndNoResult) {
   EXPECT_EQ(left->failed, 0);
 }
 
+// On a server without keys a name is all that keeps others from files and batches.
+TEST_F(BatchServiceTest, NamesCannotBeGuessed) {
+  open();
+  std::set<std::string> halves;
+  for (int i = 0; i < 8; ++i) {
+    const StoredFile file = upload("one", kBatchLine);
+    const std::string batch = std::get<Batch>(create(file)).id;
+    for (const std::string& id : {file.id, batch}) {
+      const std::string digits = id.substr(id.find_first_of("-_") + 1);
+      ASSERT_EQ(digits.size(), 32u) << id;
+      EXPECT_EQ(digits.find_first_not_of("0123456789abcdef"), std::string::npos) << id;
+      halves.insert({digits.substr(0, 16), digits.substr(16)});
+    }
+  }
+  EXPECT_EQ(halves.size(), 32u) << "no half is the server's or a count";
+}
+
 TEST_F(BatchServiceTest, AFileThatABatchReadsIsNotDeleted) {
   open();
   const StoredFile file = upload("one", kBatchLine);

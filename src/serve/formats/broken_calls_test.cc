@@ -331,6 +331,41 @@ TEST(BrokenCalls, ClientsOfEveryApiGetTheSameWholeAndStreamed) {
   }
 }
 
+// A client that takes numbers for doubles reads infinity, one that keeps their text has them as they were written.
+TEST(BrokenCalls, NumbersThatNoDoubleHoldsStayAsTheyAre) {
+  const std::string long_one(400, '7');
+  for (const Format& format : formats()) {
+    for (const std::string& number : {std::string("1195858088e1678"), std::string("-1E+999"), std::string("1e-99999"),
+                                      "0." + long_one + "e999", "-" + long_one}) {
+      const std::string expected = R"({"q": )" + number + R"(, "l": [)" + number + "]}";
+      const std::string written = format.is_coder() ? "<parameter=q>\n" + number + "\n</parameter>\n<parameter=l>\n[" +
+                                                          number + "]\n</parameter>\n"
+                                                    : expected;
+      SCOPED_TRACE(std::string(format.name) + ": " + number);
+      for (const size_t size : {size_t{1}, size_t{1000}}) {
+        const auto events = events_of(format, format.before + written + format.after, size, TextEnd::kModel);
+        const json chat = built_chat(written_by(*stream_response_writer(info_of(format), 1), events));
+        ASSERT_EQ(chat.at("calls").size(), 1u);
+        EXPECT_EQ(chat.at("calls")[0].at("function").at("arguments"), expected);
+        EXPECT_EQ(chat, whole_chat(json::parse(written_by(*whole_response_writer(info_of(format), 1), events))));
+        for (const bool streamed : {true, false}) {
+          const std::string answer =
+              written_by(*responses_writer(info_of(format), response_object(), streamed), events);
+          const json items = streamed ? built_response(answer) : json::parse(answer).at("output");
+          EXPECT_EQ(items.at(0).at("arguments"), expected);
+        }
+        std::string input;
+        for (const json& event : stream_data(written_by(*messages_writer(info_of(format), true, false), events))) {
+          input += event.value("delta", json::object()).value("partial_json", "");
+        }
+        EXPECT_EQ(input, expected);
+        const std::string whole = written_by(*messages_writer(info_of(format), false, false), events);
+        EXPECT_NE(whole.find(R"("input":)" + expected + "}"), std::string::npos) << whole;
+      }
+    }
+  }
+}
+
 // The text behind a call is what the limit cut, and the call is what the model wrote.
 TEST(BrokenCalls, ALimitInTheTextBehindACallLeavesItsArguments) {
   for (const Format& format : formats()) {

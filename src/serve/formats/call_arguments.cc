@@ -1,7 +1,6 @@
 #include "serve/formats/call_arguments.h"
 
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "serve/formats/tool_call_scanner.h"
@@ -151,7 +150,7 @@ void CallArguments::begin_invalid(std::string_view more, std::string& json) {
 }
 
 bool CallArguments::word_is_json() const {
-  return nlohmann::json::accept(held_.begin() + static_cast<std::ptrdiff_t>(word_), held_.end());
+  return is_json_text(std::string_view(held_).substr(word_));
 }
 
 void CallArguments::send_held(std::string& json) {

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "serve/json/json_text.h"
+
 namespace volley::serve {
 namespace {
-
-using nlohmann::json;
 
 // However the text is cut, the same comes out of it, and what has gone out can be completed behind every character.
 std::string arguments_of(const std::string& text) {
@@ -18,7 +18,7 @@ std::string arguments_of(const std::string& text) {
   std::string expected;
   whole.push(text, expected);
   whole.end(expected);
-  EXPECT_TRUE(json::parse(expected, nullptr, false).is_object()) << text << " became " << expected;
+  EXPECT_TRUE(read_json(expected).is_object()) << text << " became " << expected;
   for (size_t size = 1; size < 4; ++size) {
     CallArguments pieces;
     std::string out;
@@ -28,7 +28,7 @@ std::string arguments_of(const std::string& text) {
         CallArguments ended = pieces;
         std::string closed = out;
         ended.end(closed);
-        EXPECT_TRUE(json::parse(closed, nullptr, false).is_object()) << text << " was " << closed << " at " << at;
+        EXPECT_TRUE(read_json(closed).is_object()) << text << " was " << closed << " at " << at;
       }
       pieces.push(std::string_view(text).substr(at, size), out);
     }
@@ -39,10 +39,12 @@ std::string arguments_of(const std::string& text) {
 }
 
 TEST(CallArguments, JsonPassesThroughByteForByte) {
-  for (const char* text :
-       {"{}", "{ }", R"({"a": 1})", R"({ "b":1.0,"a" : [1e3, "\u00e9\n</tool_call>}", {"x": null}] , "a": "twice"})",
-        R"({"a": [[], {}, [ ], -0.5E+10, true, false]})",
-        "{\n  \"K\u00f6ln\": \"\u20ac \\\"\\\\\\/\\b\\f\\n\\r\\t\"\n}", R"({"pair": "\ud83d\ude00", "": ""})"}) {
+  for (
+      const char* text :
+      {"{}", "{ }", R"({"a": 1})", R"({ "b":1.0,"a" : [1e3, "\u00e9\n</tool_call>}", {"x": null}] , "a": "twice"})",
+       R"({"a": [[], {}, [ ], -0.5E+10, true, false]})", "{\n  \"K\u00f6ln\": \"\u20ac \\\"\\\\\\/\\b\\f\\n\\r\\t\"\n}",
+       R"({"pair": "\ud83d\ude00", "": ""})",
+       R"({"a": 1195858088e1678, "b": [-1E+999, {"c": 1e-999}], "d": 0.1234567890123456789012345678901234567890e400})"}) {
     EXPECT_EQ(arguments_of(text), text);
   }
 }
@@ -94,7 +96,7 @@ TEST(CallArguments, WhatIsNoJsonIsHandedOnAsText) {
       {R"(nul)", R"({"INVALID_JSON": "nul"})"},
       {R"({,})", R"({"INVALID_JSON": "{,}"})"},
       {R"({"a": 01})", R"({"INVALID_JSON": "{\"a\": 01}"})"},
-      {R"({"a": 1e999})", R"({"INVALID_JSON": "{\"a\": 1e999}"})"},
+      {R"({"a": 01e999})", R"({"INVALID_JSON": "{\"a\": 01e999}"})"},
       {R"({"a": 1, "b": nope, "c": "d"})", R"({"a": 1, "INVALID_JSON": ", \"b\": nope, \"c\": \"d\"}"})"},
       {R"({"a": {"b": [1 2]}})", R"({"a": {"b": [1]}, "INVALID_JSON": " 2]}}"})"},
       {R"({"a": {"b": x}})", R"({"a": {}, "INVALID_JSON": "\"b\": x}}"})"},

@@ -238,7 +238,7 @@ std::string harmony_tools(std::string_view tools_json) {
 
 Status check_harmony(const Conversation& chat) {
   if (chat.template_kwargs_json.empty()) return {};
-  const json kwargs = json::parse(chat.template_kwargs_json);
+  const json kwargs = read_json(chat.template_kwargs_json);
   const auto effort = kwargs.find("reasoning_effort");
   if (effort == kwargs.end() || *effort == "low" || *effort == "medium" || *effort == "high") return {};
   return invalid_argument(in_quotes(chat.effort_field) + " must be low, medium or high for this model, not " +

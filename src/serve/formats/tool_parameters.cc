@@ -307,12 +307,9 @@ std::string with_definitions(std::string_view schema, std::string_view parameter
 std::string json_of_bare_value(std::string_view text, unsigned types) {
   if (types != kNoJsonType && types != kJsonString) {
     std::string literal(trim(text));
-    json value = json::parse(literal, nullptr, /*allow_exceptions=*/false);
-    if (value.is_discarded()) {
-      literal = json_of_python(literal).value_or("");
-      value = json::parse(literal, nullptr, /*allow_exceptions=*/false);
-    }
-    if (!value.is_discarded()) {
+    if (!is_json_text(literal)) literal = json_of_python(literal).value_or("");
+    if (is_json_text(literal)) {
+      const json value = read_json(literal);
       // A string among other types is written without quotes.
       const bool fits = !value.is_string() && (type_of_value(value) & types) != 0;
       if (fits || (types & kJsonString) == 0) return literal;

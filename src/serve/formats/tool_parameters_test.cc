@@ -82,8 +82,13 @@ TEST(ToolParameters, BareValues) {
   EXPECT_EQ(json_of_bare_value("\"a\"", kJsonObject), "\"a\"");
   EXPECT_EQ(json_of_bare_value("False", kJsonBoolean), "false");
   EXPECT_EQ(json_of_bare_value("None", kJsonString | kJsonNull), "null");
-  EXPECT_EQ(json_of_bare_value("{\"b\":1, \"a\":1e400}", kJsonObject), R"("{\"b\":1, \"a\":1e400}")")
-      << "no double holds it";
+  for (const char* number : {"1e400", "-1195858088e1678", "1e-999", "0.12345678901234567890123456789e999"}) {
+    EXPECT_EQ(json_of_bare_value(number, kJsonNumber | kJsonString), number);
+    const std::string object = R"({"b":1, "a":[)" + std::string(number) + "]}";
+    EXPECT_EQ(json_of_bare_value(object, kJsonObject), object) << "no double holds it";
+    EXPECT_EQ(json_of_bare_value("{'b': " + std::string(number) + "}", kJsonObject),
+              R"({"b": )" + std::string(number) + "}");
+  }
   EXPECT_EQ(json_of_bare_value("{\"b\":1, \"a\" :2}", kJsonObject), "{\"b\":1, \"a\" :2}") << "the client's own bytes";
   EXPECT_EQ(json_of_bare_value("a\"\\\x01\n", kJsonNumber), R"("a\"\\\u0001\n")");
 }

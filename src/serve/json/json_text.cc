@@ -1,8 +1,10 @@
 #include "serve/json/json_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -131,6 +133,60 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
+// Length of the JSON number that the text begins with, 0 if there is none.
+size_t number_length(std::string_view text) {
+  size_t at = 0;
+  const auto take = [&](std::string_view any_of) {
+    const bool taken = at < text.size() && any_of.find(text[at]) != std::string_view::npos;
+    at += taken ? 1 : 0;
+    return taken;
+  };
+  const auto take_digits = [&] {
+    const size_t begin = at;
+    at = std::min(text.find_first_not_of("0123456789", at), text.size());
+    return at > begin;
+  };
+  take("-");
+  if (!take("0") && !take_digits()) return 0;
+  size_t end = at;
+  if (take(".")) {
+    if (!take_digits()) return end;
+    end = at;
+  }
+  if (take("eE")) {
+    take("+-");
+    if (take_digits()) end = at;
+  }
+  return end;
+}
+
+// The library refuses numbers that no double holds. In their places the largest ones stand here.
+std::string with_numbers_in_range(std::string_view text) {
+  constexpr std::string_view kLargest = "1.7976931348623157e308";
+  std::string out;
+  while (!text.empty()) {
+    const size_t number = number_length(text);
+    const size_t length = text.front() == '"' ? skip_string(text, 0) : std::max<size_t>(number, 1);
+    const std::string piece(text.substr(0, length));
+    if (number > 0 && std::isinf(std::strtod(piece.c_str(), nullptr))) {
+      out.append(piece.front() == '-' ? "-" : "").append(kLargest);
+    } else {
+      out += piece;
+    }
+    text.remove_prefix(length);
+  }
+  return out;
+}
+
+// Throws nlohmann's exceptions for what is not JSON.
+nlohmann::json parse_any(std::string_view text) {
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::out_of_range&) {
+    return nlohmann::json::parse(with_numbers_in_range(text));
+  }
+}
+
 // The pieces between the commas of the outermost array or object.
 std::vector<std::string_view> split_items(std::string_view text) {
   text = trim(text);
@@ -198,11 +254,9 @@ ApiResult<nlohmann::json> parse_json(std::string_view body) {
     return invalid_body("The body holds more than " + std::to_string(kMaxJsonValues) + " values. Send them in parts.");
   }
   try {
-    return nlohmann::json::parse(body);
-  } catch (const nlohmann::json::parse_error& error) {
+    return parse_any(body);
+  } catch (const nlohmann::json::exception& error) {
     return invalid_body("The body is not valid JSON: " + parser_message(error.what()));
-  } catch (const nlohmann::json::out_of_range& error) {
-    return invalid_body("The body holds a number that is too large: " + parser_message(error.what()));
   }
 }
 
@@ -215,9 +269,15 @@ ApiResult<nlohmann::json> parse_json_object(std::string_view body) {
 }
 
 nlohmann::json read_json(std::string_view text) {
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) json = nullptr;
-  return json;
+  try {
+    return parse_any(text);
+  } catch (const nlohmann::json::exception&) {
+    return nullptr;
+  }
+}
+
+bool is_json_text(std::string_view text) {
+  return nlohmann::json::accept(text) || nlohmann::json::accept(with_numbers_in_range(text));
 }
 
 std::string json_quote(std::string_view text) {

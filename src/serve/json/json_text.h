@@ -30,15 +30,17 @@ constexpr int kMaxJsonDepth = 100;
 constexpr size_t kMaxJsonValues = size_t{1} << 20;  // a value takes many times the memory of its text
 
 // A 400 for invalid UTF-8, for arrays and objects nested deeper than kMaxJsonDepth, for more than kMaxJsonValues
-// values, for what is not JSON (with line and column), and for numbers that no double holds. Of equal keys the last one
-// counts.
+// values, and for what is not JSON (with line and column). Of equal keys the last one counts. A number beyond double is
+// the largest double of its sign: who hands values on cuts them out of the text.
 ApiResult<nlohmann::json> parse_json(std::string_view body);
 
 // The same, and a 400 for what is not an object.
 ApiResult<nlohmann::json> parse_json_object(std::string_view body);
 
-// Reads what is known to be JSON, however many values it has. Null where it is none after all.
+// Reads what is known to be JSON, however many values it has, as parse_json. Null where it is none after all.
 nlohmann::json read_json(std::string_view text);
+// Whether the text is JSON: its numbers may have any size.
+bool is_json_text(std::string_view text);
 
 // The members of an object, the elements of an array: values as the client wrote them, white space around them removed.
 // The text must have passed parse_json and be of that kind.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 
 #include "serve/formats/tool_call_scanner.h"
 #include "serve/json/json_text.h"
@@ -192,8 +191,8 @@ class LiteralReader {
     if (word == "True") word = "true";
     if (word == "False") word = "false";
     if (word == "None") word = "null";
-    if (!nlohmann::json::accept(word)) mend_number(word);
-    if (!nlohmann::json::accept(word)) return false;
+    if (!is_json_text(word)) mend_number(word);
+    if (!is_json_text(word)) return false;
     json += word;
     return true;
   }

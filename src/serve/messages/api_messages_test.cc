@@ -87,6 +87,23 @@ TEST_F(ApiMessagesTest, PastCallsNeedNoInput) {
   }
 }
 
+// The model wrote them in an earlier answer.
+TEST_F(ApiMessagesTest, PastCallsKeepNumbersThatNoDoubleHolds) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  for (const std::string& number : {std::string("1195858088e1678"), std::string("-1E+999"), std::string("1e-99999"),
+                                    "0." + std::string(400, '7') + "e999", std::string(400, '7')}) {
+    for (const std::string& input : {R"({"n": )" + number + "}", R"({"n": [{"m": )" + number + "}, 1.50]}"}) {
+      const std::string body =
+          R"({"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}, {"role": "assistant",
+          "content": [{"type": "tool_use", "id": "c", "name": "f", "input": )" +
+          input + R"(}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}]})";
+      ASSERT_EQ(answer(api, post(kMessagesPath, body)).response->status, 200) << input;
+      EXPECT_NE(prompt(engine).find(R"("arguments":)" + json_quote(input)), std::string::npos) << prompt(engine);
+    }
+  }
+}
+
 TEST_F(ApiMessagesTest, TheAssistantsTextIsContinued) {
   FakeEngine engine;
   Api api(engine, make_options());

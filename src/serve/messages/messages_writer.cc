@@ -1,6 +1,5 @@
 #include "serve/messages/messages_writer.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "serve/api/sealed_text.h"
@@ -121,9 +120,7 @@ class MessagesWriter final : public BlockWriter {
   }
 
   // Arguments that were cut off are no JSON: what is left of them is an empty object, and "stop_reason" says why.
-  static std::string input_json(const std::string& arguments) {
-    return nlohmann::json::accept(arguments) ? arguments : "{}";
-  }
+  static std::string input_json(const std::string& arguments) { return is_json_text(arguments) ? arguments : "{}"; }
 
   // `stop_reason`: as JSON.
   std::string message_json(const std::string& content, const std::string& stop_reason, const std::string& usage) const {

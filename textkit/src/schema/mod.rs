@@ -12,10 +12,12 @@ mod walk;
 use llguidance::api::ParserLimits;
 use llguidance::derivre::{ExprRef, JsonQuoteOptions, RegexAst, RegexBuilder};
 use llguidance::{regex_to_lark, GrammarBuilder, JsonCompileOptions};
+use serde::de::IgnoredAny;
 use serde_json::{json, Map, Value as Json};
 
 use crate::abi::Failure;
 use crate::bounds;
+use crate::json::{is_beyond_double, is_wide};
 
 /// The white space between the tokens of JSON: a space or a line break. Without a bound a model can
 /// write spaces for ever and never break the schema, and with room for an indentation it wanders
@@ -35,13 +37,11 @@ const FUEL: u64 = 100_000;
 
 /// `text` as it is given to the engine.
 pub fn prepare(text: &str) -> Result<Json, Failure> {
+    if let Some(why) = number_that_changes(text) {
+        return Err(Failure::invalid(format!("the schema holds {why}")));
+    }
     let schema: Json =
         serde_json::from_str(text).map_err(|error| Failure::invalid(format!("the schema is not JSON: {error}")))?;
-    if let Some(number) = rounded_integer(text) {
-        return Err(Failure::invalid(format!(
-            "the schema holds the integer {number}, which has more than 64 bits: write it as a number with a fraction or as text"
-        )));
-    }
     bounds::check_schema(&schema)?;
     let Json::Object(mut root) = schema else { return Ok(schema) };
     let mut options = match root.shift_remove(OPTIONS) {
@@ -93,10 +93,11 @@ pub fn prepare_lark(text: &str, tried: bool) -> Result<Lark, Failure> {
         out.text.push_str(before);
         let length = match here.strip_prefix(JSON) {
             Some(schema) => {
-                let mut values = serde_json::Deserializer::from_str(schema).into_iter::<Json>();
-                match values.next() {
-                    Some(Ok(Json::Object(given))) => {
-                        let end = values.byte_offset();
+                let mut values = serde_json::Deserializer::from_str(schema).into_iter::<IgnoredAny>();
+                values.next();
+                let end = values.byte_offset(); // 0 where there is no value
+                match crate::json::parse(&schema[..end]) {
+                    Ok(Json::Object(given)) => {
                         let prepared = enforceable(&schema[..end], &given, tried, &mut out.notes)?;
                         out.text.push_str(&format!("{JSON} {prepared}"));
                         rest = &schema[end..];
@@ -195,8 +196,8 @@ fn is_empty(builder: &RegexBuilder, regex: ExprRef) -> bool {
     builder.to_regex_limited(regex, FUEL).is_ok_and(|mut regex| regex.always_empty())
 }
 
-/// The first integer that the reader of JSON can hold only rounded. `text` is JSON.
-fn rounded_integer(text: &str) -> Option<&str> {
+/// The first number that the reader of JSON can hold only rounded or not at all, and what to do about it.
+fn number_that_changes(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
@@ -205,9 +206,13 @@ fn rounded_integer(text: &str) -> Option<&str> {
             b'-' | b'0'..=b'9' => {
                 let length = bytes[at..].iter().take_while(|byte| b"+-.0123456789Ee".contains(byte)).count();
                 let number = &text[at..at + length];
-                if !number.contains(['.', 'e', 'E']) && number.parse::<i64>().is_err() && number.parse::<u64>().is_err()
-                {
-                    return Some(number);
+                if is_wide(number) {
+                    return Some(format!(
+                        "the integer {number}, which has more than 64 bits: write it as a number with a fraction or as text"
+                    ));
+                }
+                if is_beyond_double(number) {
+                    return Some(format!("the number {number}, which no double holds: write a smaller one"));
                 }
                 at += length;
             }
