@@ -1,6 +1,6 @@
-// config.json of a DFlash drafter. What the checkpoint says of itself was read off the published ones and the reference
-// implementation; whatever it asks for that is not built is refused by name, because a drafter that runs differently
-// from how it was trained gives right text and no speed, and nobody would know why.
+// Reads config.json of a DFlash drafter. The fields come from published checkpoints and the reference implementation. A
+// field that asks for anything else is refused by name: a drafter that runs otherwise than it was trained gives the
+// right text at no gain in speed, and the user would not learn why.
 #include <nlohmann/json.hpp>
 
 #include "decode/dflash/config.h"
@@ -18,16 +18,16 @@ namespace {
 constexpr int32_t kMaxBlock = 1024;
 constexpr int32_t kMaxTaps = 16;
 
-// What the DeepSpec library calls its drafters, which are DFlash's network where they have no further heads.
+// The DeepSpec library's name for its drafters. Without further heads they are DFlash's network.
 constexpr std::string_view kDeepSpec = "Qwen3DSparkModel";
 
-// With convolutions round its blocks' rows and a selector.
+// DFlash 2 adds convolutions around each block's rows and a selector.
 constexpr std::string_view kDFlash2 = "DFlash2DraftModel";
 
-// The text of mask_token_id; how it was trained.
+// mask_token repeats mask_token_id as text; num_anchors only matters for training.
 constexpr std::string_view kAlsoInert[] = {"mask_token", "num_anchors"};
 
-// The top level and dflash_config, which may each hold the drafter's own fields; dflash_config counts first.
+// Looks a drafter's own field up in dflash_config first, then at the top level: either may hold it.
 struct DraftFields {
   ConfigFields top;
   ConfigFields own;
@@ -37,7 +37,7 @@ struct DraftFields {
   }
 };
 
-// Fields that checkpoints have to say that they are something else, and sizes of their own for what is borrowed.
+// Refuses fields that announce another kind of drafter, and features of another width than the drafter's.
 Status refuse_variants(const DraftFields& fields, const model::Decoder& decoder) {
   const ConfigFields& projector = fields.of("projector_type");
   VOLLEY_ASSIGN(const std::string type, projector.text("projector_type", "dflash"));
@@ -61,9 +61,9 @@ Status refuse_variants(const DraftFields& fields, const model::Decoder& decoder)
                                                  " of hidden_size, which is not built");
 }
 
-// Causal inside the block or not: is_causal for all layers, else dflash_config's causal for all, else by kind:
-// drafters that say nothing were trained with causal sliding-window layers and bidirectional full ones. Layers that
-// slide because of use_swa alone were trained bidirectional.
+// Decides whether a layer is causal inside the block: by is_causal for all layers, else by dflash_config's causal for
+// all, else by kind. Drafters that say nothing were trained with causal sliding-window layers and bidirectional full
+// ones. Layers that slide only because of use_swa were trained bidirectional.
 Status read_layers(const DraftFields& fields, std::vector<model::Layer>& layers) {
   std::optional<int32_t> window;
   if (const ConfigFields& level = fields.of("swa_window_size"); level.has("swa_window_size")) {
@@ -90,8 +90,8 @@ Status read_layers(const DraftFields& fields, std::vector<model::Layer>& layers)
   return {};
 }
 
-// Where the config names no layers: the middle one for a drafter of one layer, else one for each draft layer, evenly
-// from 1 to L - 3. Rounding is to the nearest, halves to even, as in the reference implementation.
+// Chooses the target layers where the config names none: the middle one for a drafter of one layer, else one for each
+// draft layer, evenly from 1 to L - 3. Halves round to even, as in the reference implementation.
 std::vector<int32_t> default_target_layers(int32_t target_layers, int32_t draft_layers) {
   if (draft_layers == 1) return {target_layers / 2};
   const int32_t span = target_layers - 4;
@@ -121,7 +121,7 @@ Status read_target_layers(const DraftFields& fields, Facts& facts) {
   return {};
 }
 
-// What becomes of the last hidden states: logits of the whole vocabulary or of a part of it, softcapped or not.
+// Reads whether the logits cover the whole vocabulary, and whether they are softcapped.
 Status read_logits(const DraftFields& fields, Facts& facts) {
   constexpr const char* kSize = "draft_vocab_size";
   const int32_t vocab = facts.decoder.vocab;
@@ -137,7 +137,7 @@ Status read_logits(const DraftFields& fields, Facts& facts) {
   return {};
 }
 
-// What DFlash 2 has beside.
+// Reads the fields that only DFlash 2 has.
 Status read_dflash2(const DraftFields& fields, Facts& facts) {
   const auto integer = [&](const char* key, int32_t most) { return fields.of(key).integer(key, 1, most); };
   model::Decoder& decoder = facts.decoder;
@@ -165,7 +165,7 @@ Status read_dflash2(const DraftFields& fields, Facts& facts) {
   return {};
 }
 
-// Reads the DFlash format. states_target_layers: whether its files say how many layers the target has.
+// states_target_layers: the drafter's files say how many layers the target has.
 Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, bool states_target_layers) {
   VOLLEY_ASSIGN(const std::string model_type, config.text("model_type", "qwen3"));
   if (model_type != "qwen3") {

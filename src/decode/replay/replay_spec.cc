@@ -14,7 +14,7 @@ namespace {
 
 using families::ConfigFields;
 
-constexpr size_t kMaxAnswerBytes = size_t{1} << 30;  // so that tokens are counted in an int32
+constexpr size_t kMaxAnswerBytes = size_t{1} << 30;  // keeps the number of tokens within an int32
 
 struct Answers {
   std::map<uint64_t, std::vector<TokenId>> by_seed;
