@@ -1,9 +1,11 @@
 // One step of the engine over all its slots: draft, verify (with prefill chunks in the same target pass), choose,
 // accept, commit. Plain decoding is a block without drafts, and a prompt's last chunk is a block with many known rows,
 // so they share the code.
+//
 // The slots' state lives on the device, so a step can be enqueued before the host has seen the results of the one
 // before. On the CPU a step is done when it is enqueued. On CUDA two steps may be under way, and steps that only decode
 // replay recorded graphs.
+//
 // The step knows nothing of requests, owners of pages or text; the engine does. Threads: one at a time.
 #pragma once
 

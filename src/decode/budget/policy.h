@@ -1,6 +1,7 @@
 // Chooses how many tokens a round drafts, and how many rows of the target's pass the drafted tokens get, so that the
 // round commits the most tokens a second. The device then chooses the (request, position) pairs that get the rows
 // (ops/step, share_verify_rows), by the table that this class calibrates. docs/verify-budget.md derives the model.
+//
 // This is arithmetic on the host, without device or clock: times come with the outcomes. Nothing here changes a
 // request's text. Threads: one, the engine's.
 #pragma once

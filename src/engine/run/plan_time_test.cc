@@ -8,7 +8,7 @@ namespace {
 using namespace std::chrono_literals;
 using Time = PlanTime::Clock::time_point;
 
-// The device runs a step of 10 ms or longer that it began at 1 ms; planning takes 1 ms, and a thread may wake late.
+// The device runs a step of at least 10 ms from 1 ms on. Planning takes 1 ms, and a thread may wake late.
 TEST(PlanTime, IsLateButBeforeTheDeviceIsDone) {
   PlanTime time;
   EXPECT_FALSE(time.next());
@@ -24,7 +24,7 @@ TEST(PlanTime, LeavesTimeToLaunch) {
   EXPECT_EQ(time.next(), Time(1ms + 20ms - 2 * (1ms + 1ms) - 500us));
 }
 
-// With two under way there is nothing to plan. When the first lands, the second begins.
+// No step can be planned with two under way. The second begins when the first lands.
 TEST(PlanTime, CountsFromTheEndOfTheStepBefore) {
   PlanTime time;
   time.planned(Time(0ms), Time(1ms), Time(1ms), 10e-3);
@@ -35,7 +35,7 @@ TEST(PlanTime, CountsFromTheEndOfTheStepBefore) {
   EXPECT_EQ(*time.next(), Time(12ms + 20ms - 2 * 1ms - 500us));
 }
 
-// Results that were there before somebody waited: the next step may have begun as soon as the device was given it.
+// The results were there before the host waited, so the next step may have begun as soon as the device had it.
 TEST(PlanTime, CountsFromTheWorkWhereTheHostIsBehind) {
   PlanTime time;
   time.planned(Time(0ms), Time(1ms), Time(1ms), 10e-3);
@@ -52,7 +52,7 @@ TEST(PlanTime, DoesNotWaitForShortOrUnknownSteps) {
   }
 }
 
-// One that took long is remembered for a while.
+// A long planning is remembered for a while.
 TEST(PlanTime, KnowsThatPlanningCanTakeLonger) {
   PlanTime time;
   time.planned(Time(0ms), Time(10ms), Time(10ms), 0);

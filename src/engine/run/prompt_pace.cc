@@ -11,30 +11,30 @@ constexpr double square(double x) {
   return x * x;
 }
 
-// Before anything was seen: a step of the target's length holds so many rows of a prompt, and a row costs twice as much
-// after so many positions. Both are on the careful side of the machines that were measured; a few steps mend them.
+// First guesses: a step of the target's length holds this many rows of a prompt, and a row costs twice as much after
+// this many positions. Both are careful for the measured machines; a few steps correct them.
 constexpr double kFirstRows = 256;
 constexpr double kFirstPositions = 8192;
-constexpr double kFirstBase = 0.2;  // of the target
+constexpr double kFirstBase = 0.2;  // share of the target time
 
-// However long the others' part of a step is, so much of the target is the prompts'.
+// Prompts get at least this share of the target, however long the decoding part of a step is.
 constexpr double kLeastShare = 0.2;
-// So much of it is the others' with their drafts, even where prompts could use it. No more, as drafted tokens can wait
-// for later steps, and what a new request waits for cannot. With 0.35, 128 requests with prompts of 1,024 tokens on an
-// H200 waited 1.8 times as long for their first token, and tokens a second in all were no more.
+// Decoding requests get this share of the target for their drafts, even if prompts could use it. It is small because
+// drafted tokens can wait for later steps, unlike a new request's first token. With 0.35, 128 requests with prompts of
+// 1,024 tokens on an H200 waited 1.8 times as long for their first token, and total tokens a second did not rise.
 constexpr double kDecodingShare = 0.15;
 
-// Variances of logarithms: what is unknown at first, and what wanders in a step. A base that is not predicted changes
-// with every request that comes or goes; what a position costs beside a row, with the machine alone.
+// Variances of logarithms: at first, and added a step. An unpredicted base changes with every request that comes or
+// goes; the relative cost of a position only changes with the machine.
 constexpr double kFirstSpread = square(1.0), kFirstFactorSpread = square(0.1);
 constexpr double kBaseDrift = square(0.1), kFactorDrift = square(0.01), kRowDrift = square(0.02),
                  kPositionDrift = square(0.003);
-constexpr double kNoise = square(0.05);  // of a step's time, for no reason
-constexpr double kOutlier = 3;           // standard deviations that one step may be off
-// By how much one step makes costs less at most, of logarithms: few rows cost a GPU less than many would in their
-// place, and a chunk that is sized by them must not be several times too long.
+constexpr double kNoise = square(0.05);  // noise of a step's time
+constexpr double kOutlier = 3;           // a step may be off by this many standard deviations
+// The most that one step lowers a cost, as a logarithm. A few rows cost a GPU less each than many would, and a chunk
+// sized by their cost could be several times too long.
 constexpr double kMostChange = 0.4;
-// The most that was seen fades by a tenth with each step that has less.
+// The largest size seen fades by a tenth with each smaller step.
 constexpr double kSeenLeft = 0.9;
 
 int32_t prompt_rows_of(const sched::StepPlan& plan) {
@@ -74,7 +74,7 @@ PromptPace::Expected PromptPace::expect(const sched::StepPlan& plan, double deco
     step.parts[kPosition] += sched::PromptBudget{.position = costs_[kPosition]}.cost(segment.start, segment.known);
   }
   step.seconds = step.parts[kBase] + step.parts[kRow] + step.parts[kPosition];
-  if (step.seconds <= 0) return step;  // an empty one
+  if (step.seconds <= 0) return step;  // an empty step
   for (double& part : step.parts) part /= step.seconds;
   step.variance = kNoise;
   for (int i = 0; i < kCosts; ++i) {
@@ -87,7 +87,8 @@ PromptPace::Expected PromptPace::expect(const sched::StepPlan& plan, double deco
 double PromptPace::at_least(const sched::StepPlan& plan, double decoding_s) const {
   if (target_ <= 0) return 0;
   Expected step = expect(plan, decoding_s);
-  for (int i = 0; i < kCosts; ++i) step.variance += 2 * square(step.parts[i]) * drift_[i];  // until it runs
+  // costs drift until the step runs
+  for (int i = 0; i < kCosts; ++i) step.variance += 2 * square(step.parts[i]) * drift_[i];
   double sure = 1;
   if (predicted_ && decoding_s > decoding_s_) {
     sure -= step.parts[kBase] * (1 - decoding_s_ / decoding_s);
@@ -96,7 +97,7 @@ double PromptPace::at_least(const sched::StepPlan& plan, double decoding_s) cons
     sure -= step.parts[kBase] * (1 - static_cast<double>(plan.decode_rows) / base_rows_);
   }
   if (const int32_t rows = prompt_rows_of(plan); rows > prompt_rows_) {
-    // The weights are read once for few rows or many, so what few took is no price of a row.
+    // One read of the weights serves few rows or many, so the time of few rows says little about the price of a row.
     sure -= (step.parts[kRow] + step.parts[kPosition]) * (1 - prompt_rows_ / rows);
   }
   return sure * step.seconds * std::exp(-2 * std::sqrt(step.variance));
@@ -121,7 +122,7 @@ void PromptPace::observe(const sched::StepPlan& plan, double seconds, double dec
   const bool all = change <= kMostChange;
   if (!all && error < 0) error *= kMostChange / change;
   for (int i = 0; i < kCosts; ++i) costs_[i] *= std::exp(known[i] / variance * error);
-  if (!all) return;  // there is more to learn of this
+  if (!all) return;  // the step was not learned in full, so the uncertainty stays
   for (int i = 0; i < kCosts; ++i) {
     for (int j = 0; j < kCosts; ++j) covariance_[i][j] -= known[i] * known[j] / variance;
   }

@@ -1,5 +1,5 @@
-// How long the rows of prompts make a step, learned from the steps that run, and so what prompts may cost in the next
-// one for it to stay under the target step time. Arithmetic only: times come in. Threads: one, the engine's.
+// Learns how rows of prompts lengthen a step, from the steps that run. From that it bounds the prompt rows of the next
+// step, so that it stays under the target time. Arithmetic only; callers pass times in. Threads: one, the engine's.
 #pragma once
 
 #include <array>
@@ -9,28 +9,28 @@
 
 namespace volley::engine {
 
-// seconds = base + row * prompt rows + position * positions that they see
+// Models a step as
+//     seconds = base + row * prompt rows + position * positions that they see
+// base is the time for decoding requests, which moves with the load and with what is verified. Where a cost model
+// predicts it (decode/budget), only its factor is learned. An extended Kalman filter follows the logarithms of the
+// three costs with their covariances, because rows and positions of a long prompt grow together: both its ends are
+// needed to tell their costs apart. The target is no bound: a step takes at least PromptAllowance::kLeastRows rows of a
+// prompt, and its time without prompts is not changed.
 //
-// base is what the step takes for those who decode; it moves with the load and with what is verified. Where a cost
-// model predicts it (decode/budget), only its factor is learned. An extended Kalman filter follows the logarithms of
-// the three, with their covariances: rows and positions of a long prompt grow together, and it takes both its ends to
-// tell what each of them costs. A target, not a bound: a step takes at least PromptAllowance::kLeastRows rows of a
-// prompt, and what it takes without prompts is not theirs to change.
-//
-// decoding_s: what those who decode are predicted to take; without predictions it is ignored.
+// decoding_s: predicted time of decoding requests; ignored without predictions.
 class PromptPace {
  public:
-  // target_seconds: 0: none, and prompts come in whole chunks. predicted: whether there are predictions.
+  // target_seconds: 0: no target, prompts come in whole chunks. predicted: whether predictions will come.
   explicit PromptPace(double target_seconds, bool predicted = false);
 
   sched::PromptBudget next(double decoding_s = 0) const;
-  // What those who decode should be predicted to take at most of a step with prompts that cost prompts_s by next():
-  // drafts that take longer would keep prompts from their part.
+  // Bounds the predicted time of decoding requests in a step whose prompts cost prompts_s by next(). Longer drafts
+  // would take the prompts' share.
   double for_decoding(double prompts_s) const;
-  // What the device takes at least for a step behind one that has not ended: two standard deviations less than is
-  // expected, and for no more prompt rows and no longer decoding than were seen of late. 0: there is no target.
+  // The least time of a step that follows a running one: two standard deviations below the expected time, for no more
+  // prompt rows and no longer decoding than recent steps had. 0: no target.
   double at_least(const sched::StepPlan& plan, double decoding_s = 0) const;
-  // A step that ran, alone on the device.
+  // Learns from a step that ran alone on the device.
   void observe(const sched::StepPlan& plan, double seconds, double decoding_s = 0);
 
  private:
@@ -38,7 +38,7 @@ class PromptPace {
   using Vector = std::array<double, kCosts>;
   struct Expected {
     double seconds = 0;
-    Vector parts = {};    // of the whole, which is also how its logarithm moves with those of the costs
+    Vector parts = {};    // shares of the total, which are also the gradient of its logarithm
     Vector known = {};    // covariance * parts
     double variance = 0;  // of the logarithm
   };
@@ -47,11 +47,11 @@ class PromptPace {
 
   double target_;
   bool predicted_;
-  Vector costs_ = {};  // of the base: its factor, where it is predicted
+  Vector costs_ = {};  // of the base, or its factor where it is predicted
   Vector drift_;
   std::array<Vector, kCosts> covariance_ = {};  // of the costs' logarithms
-  int32_t base_rows_ = 0;                       // that decoded in the last step that tells of a base that is learned
-  double prompt_rows_ = 0, decoding_s_ = 0;     // the most of a step of late
+  int32_t base_rows_ = 0;                       // decoding rows of the last step that taught the unpredicted base
+  double prompt_rows_ = 0, decoding_s_ = 0;     // the largest of recent steps
 };
 
 }  // namespace volley::engine

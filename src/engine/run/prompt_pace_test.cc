@@ -10,7 +10,7 @@
 namespace volley::engine {
 namespace {
 
-// A machine: what a step takes. Rows are free until the weights' reading no longer hides them, as on a GPU.
+// Simulates the time of a step. As on a GPU, rows are free while reading the weights hides them.
 struct Machine {
   double base, row, position;
   int32_t free_rows = 0;
@@ -37,7 +37,7 @@ struct Steps {
   std::vector<int32_t> rows;
 };
 
-// Streams alone, then one prompt of `length` after the other beside them.
+// Runs streams alone, then prompts of `length` beside them, one after the other.
 Steps run(PromptPace& pace, const Machine& machine, int32_t length, int steps) {
   std::mt19937 random(5);
   Steps out;
@@ -55,8 +55,8 @@ Steps run(PromptPace& pace, const Machine& machine, int32_t length, int steps) {
   return out;
 }
 
-// Steps come near the target and stay there, from the beginning of a prompt of 32k tokens to its end, where a row costs
-// twice as much as at its beginning; on machines a hundred times apart.
+// Steps stay near the target from the beginning of a prompt of 32k tokens to its end, where a row costs twice as much,
+// on machines a hundred times apart.
 TEST(PromptPace, KeepsStepsAtTheTarget) {
   const Machine gpu{.base = 4e-3, .row = 30e-6, .position = 0.7e-9, .free_rows = 100, .noise = 0.03};
   const Machine slow{.base = 60e-3, .row = 4e-3, .position = 60e-9, .noise = 0.1};
@@ -69,7 +69,7 @@ TEST(PromptPace, KeepsStepsAtTheTarget) {
                         Case{"slow 500 ms", slow, 0.5}}) {
     PromptPace pace(c.target);
     Steps steps = run(pace, c.machine, 32'768, 600);
-    // The first steps are careful, and no step before the machine is known takes several times the target.
+    // The first steps are careful: on an unknown machine no step takes several times the target.
     EXPECT_LT(*std::ranges::max_element(steps.seconds), 2 * c.target) << c.name;
     std::vector<double> later(steps.seconds.begin() + 50, steps.seconds.end());
     std::ranges::sort(later);
@@ -78,7 +78,7 @@ TEST(PromptPace, KeepsStepsAtTheTarget) {
   }
 }
 
-// Where a row costs many times what was guessed one step is too long, and no more.
+// Where a row costs many times the guess, one step is too long, and no more.
 TEST(PromptPace, MendsAtOnceWhatTakesTooLong) {
   PromptPace pace(0.1);
   const Machine slow{.base = 45e-3, .row = 3e-3, .position = 0, .noise = 0.05};
@@ -87,8 +87,8 @@ TEST(PromptPace, MendsAtOnceWhatTakesTooLong) {
   EXPECT_LT(*std::max_element(steps.seconds.begin() + 1, steps.seconds.end()), 0.13);
 }
 
-// Nothing is said of what was not seen. Once steps with prompts and without have been, one in twenty is shorter, and
-// none takes much longer.
+// No statement is made about sizes that did not run. After steps with and without prompts, one in twenty is shorter
+// than stated, and none takes much longer.
 TEST(PromptPace, KnowsWhatAStepTakesAtLeast) {
   std::mt19937 random(7);
   PromptPace pace(25e-3);
@@ -103,14 +103,14 @@ TEST(PromptPace, KnowsWhatAStepTakesAtLeast) {
     shorter += seconds < at_least ? 1 : 0;
     if (i >= 3) EXPECT_GT(at_least, 0.5 * seconds) << i;
     pace.observe(plan, seconds);
-    machine.base *= i % 40 < 20 ? 1.05 : 1 / 1.05;  // the load comes and goes
+    machine.base *= i % 40 < 20 ? 1.05 : 1 / 1.05;  // the load varies
   }
   EXPECT_LE(shorter, 20);
   EXPECT_LT(pace.at_least(plan_of(1, 0, 0)), 0.05 * machine.base) << "nearly all have ended";
   EXPECT_EQ(PromptPace(0).at_least(plan_of(64, 0, 100)), 0);
 }
 
-// The weights are read once for few rows or many: how long one short prompt took says little of seven.
+// One read of the weights serves few rows or many: the time of one short prompt says little about seven.
 TEST(PromptPace, IsNotSureOfMoreRowsThanItSaw) {
   constexpr int32_t kPrompt = 128, kSeven = 7 * kPrompt;
   sched::StepPlan one = plan_of(0, 0, kPrompt), seven = one;
@@ -132,7 +132,7 @@ TEST(PromptPace, IsNotSureOfMoreRowsThanItSaw) {
   EXPECT_GT(pace.at_least(seven), 0.7 * seconds(kSeven));
 }
 
-// A step whose streams alone take longer than the target still computes prompts.
+// A step whose streams alone exceed the target still computes prompts.
 TEST(PromptPace, LeavesPromptsTheirShare) {
   PromptPace pace(10e-3);
   const Machine machine{.base = 30e-3, .row = 30e-6, .position = 0};
@@ -140,7 +140,7 @@ TEST(PromptPace, LeavesPromptsTheirShare) {
   EXPECT_GT(steps.rows.back(), 40) << "a fifth of the target is 66 rows";
 }
 
-// When the streams' part of a step becomes longer or shorter, prompts get less or more, and steps stay near the target.
+// As the streams' part grows or shrinks, prompts get less or more, and steps stay near the target.
 TEST(PromptPace, FollowsTheLoad) {
   PromptPace pace(50e-3);
   Machine machine{.base = 5e-3, .row = 30e-6, .position = 0, .noise = 0.02};
@@ -152,7 +152,7 @@ TEST(PromptPace, FollowsTheLoad) {
   EXPECT_NEAR(last(), 50e-3, 7e-3);
 }
 
-// The streams' part jumps, as they draft in one step and not in the next, but somebody predicts it, if a little wrong.
+// The streams' part jumps, because they draft only in some steps, but a prediction announces it with a small error.
 TEST(PromptPace, KnowsThePredictedPart) {
   std::mt19937 random(7);
   PromptPace pace(25e-3, true);
@@ -172,14 +172,14 @@ TEST(PromptPace, KnowsThePredictedPart) {
   EXPECT_LT(later[later.size() * 19 / 20], 1.15 * 25e-3);
 }
 
-// Drafts may take what prompts leave, and where these leave nothing, their own small part.
+// Drafts may take what prompts leave, or at least their own small part.
 TEST(PromptPace, DraftsComeAfterPrompts) {
   const PromptPace pace(0.1);
   EXPECT_DOUBLE_EQ(pace.for_decoding(0.03), 0.07);
   EXPECT_DOUBLE_EQ(pace.for_decoding(0.1), 0.015);
 }
 
-// The limit of what is predicted, where that is too little by a fifth.
+// The predictions are too low by a fifth.
 TEST(PromptPace, BoundsDraftsByWhatTheyReallyTake) {
   PromptPace pace(0.1, true);
   for (int i = 0; i < 200; ++i) pace.observe(plan_of(64, 0, 0), 1.2 * 0.02, 0.02);
@@ -187,7 +187,7 @@ TEST(PromptPace, BoundsDraftsByWhatTheyReallyTake) {
   EXPECT_NEAR(pace.next(0.05).seconds, 0.1 - 1.2 * 0.05, 1e-3);
 }
 
-// No longer decoding is relied on than was seen: the prediction may be wrong there.
+// The estimate relies on no longer decoding than was seen, because the prediction may be wrong there.
 TEST(PromptPace, IsNotSureOfLongerDecodingThanItSaw) {
   PromptPace pace(25e-3, true);
   EXPECT_EQ(pace.at_least(plan_of(64, 0, 0), 20e-3), 0) << "nothing was seen yet";

@@ -1,4 +1,4 @@
-// Protects that a request which would fail later, or never end, is refused with its reason before it waits.
+// Protects: a request that would fail later, or never end, is refused with its reason before it waits.
 #include "engine/run/validation.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(Validation, ARepetitionPenaltyKeepsLogitsFinite) {
   }
 }
 
-// Each end would be a begin, too.
+// With one token each end would also be a begin.
 TEST(Validation, AThinkingBudgetNeedsTwoTokens) {
   GenerateRequest request = plain();
   request.thinking = ThinkingBudget{.tokens = 2, .begin = 10, .end = 11};

@@ -1,4 +1,4 @@
-// A step of the engine: planned, enqueued, and, when it has ended, its results handed out.
+// Plans a step, enqueues it, and hands out its results when it has ended.
 #include <algorithm>
 #include <chrono>
 
@@ -15,12 +15,12 @@ Error nothing_to_choose() {
 
 }  // namespace
 
-// In lockstep a step takes as long as the slowest replica's, of which this one's cost model knows nothing.
+// In lockstep a step takes as long as the slowest replica's, and this replica's cost model does not know that.
 bool Worker::predicts() const {
   return verify_.predicts() && !lockstep_;
 }
 
-// On the CPU a step is over when it is enqueued; and nobody else's step waits for this one.
+// On the CPU a step is over when it is enqueued. In lockstep other replicas wait for this step.
 bool Worker::plans_late() const {
   return parts_.replica->depth() > 1 && !lockstep_ && !parts_.replica->spans_processes();
 }
@@ -30,8 +30,8 @@ bool Worker::plans_later() const {
   return time && *time > Clock::now();
 }
 
-// As many steps as the device takes are under way; then the oldest one's results are handed out while the others run.
-// Until it is time for the last of them there is nothing to do but to take commands.
+// Keeps as many steps under way as the device takes, and hands out the oldest one's results while the others run. Until
+// the last one is due, the thread takes commands.
 void Worker::step() {
   if (plans_later()) return;
   const Watchdog::Step watched(watchdog_);
@@ -57,8 +57,8 @@ void Worker::step() {
 
 bool Worker::start_step() {
   const Clock::time_point planning = Clock::now();
-  // Prompts come before drafts, which may take what prompts and plain decoding leave. What that takes is the step
-  // before's.
+  // Prompts come before drafts, which may take what prompts and plain decoding leave. The plain time is the last
+  // step's.
   const sched::DecodingOutlook outlook = scheduler_.decoding(pace_.next(verify_.plain_s()));
   VerifyStep verify = verify_.next(outlook, pace_.for_decoding(outlook.prompts_s));
   sched::StepPlan plan = scheduler_.plan(verify.limit, pace_.next(verify.decoding_s));
@@ -67,7 +67,7 @@ bool Worker::start_step() {
   if (plan.empty()) return false;
   apply_plan(plan);
   if (!plan.started.empty()) count_queued();
-  segments_.clear();  // of a step that a fault ended
+  segments_.clear();  // left from a step that a fault ended
   for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
   const double timeout = parts_.step_timeout.more(plan);
   double under_way = timeout;
@@ -79,7 +79,7 @@ bool Worker::start_step() {
   const bool timed = plans_late() && !segments_.empty();
   plan_time_.planned(planning, begin, Clock::now(), timed ? pace_.at_least(plan, verify.decoding_s) : 0);
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty(), timeout});
-  segments_.clear();  // of a request that ends, nothing but itself and the step holds the grammar
+  segments_.clear();  // with the request's end, only its step still holds the grammar
   if (flights_.size() == 1) fill_masks();
   return true;
 }
@@ -100,15 +100,16 @@ decode::RoundSegment Worker::segment_of(const sched::PlannedSegment& planned) {
   segment.start = planned.start;
   const std::span<const TokenId> tokens = scheduler_.tokens(planned.id);
   segment.known = tokens.subspan(planned.start, planned.known);
-  const int32_t last_scored = scheduler_.prompt_length(planned.id) - 1;  // its row is the first choice's
+  // the row of the last one makes the first choice
+  const int32_t last_scored = scheduler_.prompt_length(planned.id) - 1;
   if (request.prompt_logprobs >= 0 && request.output.prompt_logprobs() < last_scored && planned.start < last_scored) {
     segment.scored = tokens.subspan(planned.start + 1, std::min(planned.known, last_scored - planned.start));
   }
   return segment;
 }
 
-// If there is no memory for prompt logprobs, or no thread for grammar masks, the requests that need it end and the
-// others go on: first it is tried without the one kind, then without the other.
+// Where memory for prompt logprobs or threads for grammar masks are missing, the requests that need them end and the
+// others go on. The step is tried without the one kind, then without the other.
 void Worker::enqueue(sched::StepPlan& plan, VerifyStep& verify) {
   enum Needs { kScores = 1, kMasks = 2 };
   const auto needs = [](const decode::RoundSegment& segment) {
@@ -119,7 +120,7 @@ void Worker::enqueue(sched::StepPlan& plan, VerifyStep& verify) {
   for (const int without : {0, int{kScores}, int{kMasks}, kScores | kMasks}) {
     kept.clear();
     std::ranges::copy_if(segments_, std::back_inserter(kept), [&](const auto& s) { return !(needs(s) & without); });
-    if (without != 0 && kept.size() == segments_.size()) continue;  // nobody needs that
+    if (without != 0 && kept.size() == segments_.size()) continue;  // no request needs that
     Status enqueued;
     if (!kept.empty()) enqueued = parts_.replica->enqueue(kept, verify_.budget(plan, kept, verify));
     if (!enqueued.ok()) {
@@ -158,13 +159,13 @@ void Worker::finish_step() {
   fill_masks();
 }
 
-// Masks depend on all committed tokens. The device runs meanwhile, and waits for them where they are needed.
+// Masks depend on all committed tokens. The device runs meanwhile, and waits where it needs them.
 void Worker::fill_masks() {
   if (parts_.replica->depth() == 1 || flights_.empty() || !flights_.front().verify.waits_for_masks) return;
   parts_.replica->execute(decode::FillMasks{});
 }
 
-// Before the results are handed out: stop strings and grammars cut what was accepted.
+// Runs before the results are handed out, because stop strings and grammars shorten them.
 void Worker::observe(const Flight& flight, const decode::StepTimes& times) {
   decoded_.clear();
   for (const sched::PlannedSegment& segment : flight.plan.segments) {
@@ -187,7 +188,7 @@ Status Worker::start_slot(Request& request, const sched::PlannedSegment& started
   return status;
 }
 
-// Requests that cannot start end here, and leave the plan.
+// Ends requests that cannot start, and removes them from the plan.
 void Worker::apply_plan(sched::StepPlan& plan) {
   const Clock::time_point now = Clock::now();
   for (RequestId id : plan.preempted) release_slot(requests_.at(id));
@@ -246,7 +247,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<decode::RoundResu
       ended.push_back(segment.id);
     }
     if (!results[i].tokens.empty()) count(segment.decodes, results[i]);
-    // A grammar may end one without a token.
+    // A grammar may end a request without a token.
     if (failed || results[i].tokens.empty()) {
       scheduler_.remove(segment.id, results[i].finite ? sched::Prefix::kKept : sched::Prefix::kDropped);
       continue;
@@ -258,7 +259,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<decode::RoundResu
   erase(ended);
 }
 
-// computed: its tokens up to here. A preempted prompt is computed again and counts once.
+// computed: prompt tokens computed so far. A preempted prompt is computed again and counts once.
 void Worker::count_prompt(RequestId id, Request& request, int32_t computed) {
   const int32_t counted = std::min(computed, scheduler_.prompt_length(id));
   totals_.prompt_tokens += std::max(counted - request.counted_prompt, 0);
