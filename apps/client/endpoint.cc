@@ -28,7 +28,7 @@ SamplingParams read_sampling(const Json& json) {
   return sampling;
 }
 
-// Fields that a Volley says of its model. Older ones do not say "chat_sampling".
+// Reads what a Volley says about its model. Older ones have no "chat_sampling".
 AnswerDefaults read_defaults(const Json& card) {
   AnswerDefaults defaults;
   if (!card.is_object() || !card.contains("default_sampling")) return defaults;
