@@ -76,7 +76,7 @@ std::vector<CommandFacts> facts_of(const CLI::App& root) {
         command.options.push_back({"--" + name, clause(option->get_description()), kind, value_of(*option)});
       }
     }
-    for (const CLI::Option* option : app->get_options()) {  // also values without an option's name, as of completion
+    for (const CLI::Option* option : app->get_options()) {  // values without an option's name, as completion takes
       if (!option->get_positional()) continue;
       command.options.push_back({"", clause(option->get_description()), "", value_of(*option)});
     }

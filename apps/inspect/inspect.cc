@@ -129,7 +129,7 @@ std::map<std::string, int64_t> count_skipped(const std::shared_ptr<const weights
   return counts;
 }
 
-// params: grow with what the files contain.
+// params_of: lists the needed parameters, which may depend on what the files contain.
 Result<Weights> examine_weights(
     const std::string& dir, const weights::NameRules& names,
     const std::function<Result<std::vector<model::Param>>(const weights::Checkpoint&)>& params_of) {
