@@ -32,7 +32,7 @@ struct BenchRow {
   PhaseTimes phases;
   MachineSpeed speed;  // the better of the measurements right before and after
   StepFloor floor;
-  double peak_flops = 0;            // of the engine's arithmetic
+  double peak_flops = 0;            // FLOP/s of the engine's arithmetic
   std::optional<bool> same_tokens;  // equal to the first row of the same prompts; empty: acceptance was simulated
 
   // Distinct experts of a step while every request decoded, or of the whole run without such a time.

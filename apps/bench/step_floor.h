@@ -34,7 +34,7 @@ struct WeightBytes {
 // Bytes that a request keeps.
 struct RequestBytes {
   int64_t kv = 0;     // per position; a step reads those of the whole context
-  int64_t state = 0;  // of recurrent layers, with a block's rows that may still be rejected
+  int64_t state = 0;  // recurrent layers' states, with a block's rows that may still be rejected
 };
 
 // Bytes of `state` for blocks of `block` rows, in the target's activations.

@@ -53,10 +53,10 @@ class ChatSession {
   const Print print_, say_, waiting_;
   Conversation conversation_;
   ChatSettings settings_;
-  std::optional<ChatStats> last_;  // of the last answer
+  std::optional<ChatStats> last_;  // the last answer's
   bool stats_after_each_ = false;
   bool quit_ = false;
-  bool in_reasoning_ = false;  // of the answer that is shown
+  bool in_reasoning_ = false;  // the shown answer is in its reasoning
   bool line_open_ = false;     // the printed text did not end its line
   bool shown_ = false;         // some text of this answer was shown
   int64_t hidden_spans_ = 0;   // spans of hidden reasoning

@@ -29,7 +29,7 @@ class WordWrap {
   std::string out_;            // printed at the end of add()
   std::string spaces_, word_;  // held back
   int spaces_width_ = 0, word_width_ = 0;
-  int column_ = 0;  // of the current line
+  int column_ = 0;  // in the current line
 };
 
 }  // namespace volley::apps

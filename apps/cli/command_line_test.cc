@@ -1,4 +1,4 @@
-// What the command line accepts and refuses: a typing mistake must end with a sentence, never with a default.
+// The command line must end a typing mistake with a sentence, never with a default.
 #include <gtest/gtest.h>
 
 #include "apps/cli/parse_for_test.h"

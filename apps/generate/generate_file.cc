@@ -155,7 +155,7 @@ class FileRun {
   int64_t finished_bytes_ = 0;     // bytes of the answered input lines
   std::set<std::string> ignored_;  // already reported as ignored
   std::unordered_map<int64_t, OpenLine> open_;
-  Status failure_;  // of reading or writing; ends the run
+  Status failure_;  // a failed read or write, which ends the run
 };
 
 }  // namespace

@@ -40,8 +40,8 @@ class TokenColours {
 
   Decode decode_;
   std::vector<TokenId> window_;   // the last tokens: enough for the decoder to find where each one's text begins
-  size_t window_bytes_ = 0;       // of their text
-  std::deque<Segment> segments_;  // of text that no event has shown yet
+  size_t window_bytes_ = 0;       // bytes of their text
+  std::deque<Segment> segments_;  // text that no event has shown yet
 };
 
 }  // namespace volley::apps

@@ -73,9 +73,9 @@ struct Hub::Transfer {
   std::function<bool(std::string_view)> on_bytes;
 
   long status = 0;
-  std::string etag, range;  // of the last answer
-  int64_t bytes = -1;       // of the last answer; -1: unknown
-  std::string linked_etag;  // of the first answer with one: the hub's own statement on a file that lies elsewhere
+  std::string etag, range;  // the last answer's
+  int64_t bytes = -1;       // the last answer's length; -1: unknown
+  std::string linked_etag;  // the first one sent: the hub's own statement on a file that lies elsewhere
   int64_t linked_bytes = -1;
   bool away = false;     // the last answer is another host's
   std::string failure;   // why the answer is not complete; a sentence without its full stop

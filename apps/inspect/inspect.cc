@@ -56,7 +56,7 @@ struct Weights {
   std::optional<DType> dtype;              // empty: no weights
   std::string quantisation;                // the files' own name; empty: not quantised
   std::optional<Result<int64_t>> tensors;  // number of needed tensors, if all are there; otherwise the error
-  BytesOfType bytes;                       // of the needed tensors, in the file
+  BytesOfType bytes;                       // the needed tensors' size in the file
   std::map<std::string, int64_t> skipped;  // unread tensors, by purpose
 
   bool present() const { return dtype.has_value(); }

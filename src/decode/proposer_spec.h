@@ -46,7 +46,7 @@ struct ProposerLoad {
   int32_t proposals = 0;                   // tokens of a pass for a block, >= 1
   int32_t context_window = 0;              // positions that a block sees before itself; 0: all
   std::function<void(int64_t)> on_packed;  // may be empty; gets the bytes packed so far
-  std::optional<ops::Mask> window_mask;    // of sliding-window layers, instead of its files'
+  std::optional<ops::Mask> window_mask;    // the mask of sliding-window layers, instead of the files'
   // The ranks that share target and drafter, or null. `target` and `kv` are this rank's parts (model::shard_of()).
   comm::Communicator* group = nullptr;
 };

@@ -137,7 +137,7 @@ class ScriptedProposer final : public Proposer {
 struct TinyOptions {
   int32_t block_size = 1;  // 1: no proposer
   int32_t slots = 4, max_rows = 64, logit_rows = 64, page_size = 16, threads = 1, depth = 0;
-  int32_t window = 8;     // of the first layer
+  int32_t window = 8;     // the first layer's window
   bool recurrent = true;  // adds a third layer, with the gated delta rule
   bool poisoned = false;
   std::vector<int32_t> draft_lengths;

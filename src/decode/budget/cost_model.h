@@ -106,7 +106,7 @@ class CostModel {
  private:
   struct Factor {
     double value = 1;
-    double variance = 0;  // of the factor's logarithm
+    double variance = 0;  // variance of the factor's logarithm
   };
   // A factor of a predicted time, and its share of it.
   struct Share {

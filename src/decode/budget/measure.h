@@ -36,7 +36,7 @@ struct MeasurePlan {
 Result<CostModel> measure_costs(StepExecutor& round, const MeasurePlan& plan,
                                 const std::function<void(double)>& progress);
 
-// What the overload below needs to know of a round; tests pass their own way to run one.
+// A round's sizes for the overload below; tests pass their own way to run one.
 struct RoundGeometry {
   int32_t block_size = 0;
   std::vector<int32_t> draft_lengths, row_buckets;  // as in BudgetConfig

@@ -11,7 +11,7 @@ struct Selector {
   int32_t top_k = 0;  // candidates for each row
 };
 
-// What DFlash needs beyond the engine's facts.
+// Adds DFlash's own facts to the engine's.
 struct Facts : ProposerFacts {
   TokenId mask_token = 0;      // stands at the positions to fill
   int32_t first_proposal = 1;  // first row of a block that proposes; 0: the known token's row proposes, too

@@ -17,7 +17,7 @@ namespace volley::engine {
 
 struct DispatcherConfig {
   int32_t max_queue = 0;      // waiting requests of all replicas
-  int32_t page_size = 0;      // of all replicas
+  int32_t page_size = 0;      // the same in all replicas
   bool prefix_cache = false;  // replicas reuse cached prefixes
   // See EngineOptions; each may be empty.
   std::function<void(const std::string&)> on_device_failure, on_warning;

@@ -1,5 +1,5 @@
-// What a worker computes on: a replica in this process (replica.h) or in a process of its own (device_process.h).
-// Threads as decode::StepExecutor, except interrupt().
+// A worker's machine: a replica in this process (replica.h) or in a process of its own (device_process.h). Threads as
+// decode::StepExecutor, except interrupt().
 #pragma once
 
 #include <functional>

@@ -52,7 +52,7 @@ class GrammarMasks final : public decode::MaskSource {
   // Results of the last fill(): the row where the grammar ends the request, and the row where no token can be chosen.
   std::optional<size_t> end_, stuck_;
   std::vector<text::TextEnd> ends_;
-  text::Matcher::Filled filled_;    // of the last fill
+  text::Matcher::Filled filled_;    // result of the last fill
   std::vector<TokenId> committed_;  // the matcher has not seen these; the next fill() passes them on, off this thread
   std::optional<Why> given_up_;
 };

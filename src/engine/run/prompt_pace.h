@@ -40,16 +40,16 @@ class PromptPace {
     double seconds = 0;
     Vector parts = {};    // shares of the total, which are also the gradient of its logarithm
     Vector known = {};    // covariance * parts
-    double variance = 0;  // of the logarithm
+    double variance = 0;  // variance of its logarithm
   };
   double base(double decoding_s) const { return costs_[kBase] * (predicted_ ? decoding_s : 1); }
   Expected expect(const sched::StepPlan& plan, double decoding_s) const;
 
   double target_;
   bool predicted_;
-  Vector costs_ = {};  // of the base, or its factor where it is predicted
+  Vector costs_ = {};  // the base's cost (its factor where it is predicted), a row's and a position's
   Vector drift_;
-  std::array<Vector, kCosts> covariance_ = {};  // of the costs' logarithms
+  std::array<Vector, kCosts> covariance_ = {};  // covariance of the costs' logarithms
   int32_t base_rows_ = 0;                       // decoding rows of the last step that taught the unpredicted base
   double prompt_rows_ = 0, decoding_s_ = 0;     // the largest of recent steps
 };

@@ -80,7 +80,7 @@ class Replica final : public Executor {
   void compare_nodes(std::span<const decode::RoundResult> results);
 
   const bool divides_by_expert_;
-  std::vector<int64_t> others_experts_;          // of other nodes, by each one's last report
+  std::vector<int64_t> others_experts_;          // counts of other nodes, from their last reports
   std::unique_ptr<decode::MaskExchange> masks_;  // null with one rank
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<RankThreads> threads_;

@@ -29,7 +29,7 @@ struct MemoryPlanInput {
   int64_t kv_memory_bytes = 0;  // given by the user; 0: choose
   int64_t available_bytes = 0;  // free memory now
   double fraction = 0;        // fraction for weights, pages and a step's memory; 0: all, and pages get half of the rest
-  int64_t state_bytes = 0;    // of recurrent layers, for all slots
+  int64_t state_bytes = 0;    // recurrent layers' states of all slots
   int64_t snapshot_unit = 0;  // bytes of one snapshot of a slot's states; 0: no snapshots
   int64_t snapshot_memory = 0;  // bytes for all snapshots; 0: choose
   int64_t step_bytes = 0;       // working memory of a step

@@ -11,14 +11,14 @@ namespace {
 
 // The result of a row's choice.
 struct Choice {
-  Key key;  // of its z
+  Key key;  // key of its z
   float probability;
 };
 
 template <bool kInShared>
 class RowChooser {
  public:
-  // values: of this block, unless they lie in shared memory.
+  // values: this block's, unless they lie in shared memory.
   __device__ RowChooser(const ChooseRowsArgs& args, float* values) : args_(args), in_global_(values), search_(team_) {
     team_.init();
   }

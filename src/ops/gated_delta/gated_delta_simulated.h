@@ -127,9 +127,9 @@ class SimulatedCluster {
   const int tiles_;
   const int32_t segment_, head_;
   const int threads_;
-  std::vector<std::vector<float>> memory_;  // of each block
+  std::vector<std::vector<float>> memory_;  // each block's memory
   std::vector<Shared> s_;
-  std::vector<State<kQuads>> states_;  // of the threads of all tiles, in order
+  std::vector<State<kQuads>> states_;  // states of all tiles' threads, in order
   std::vector<Work> work_;
 };
 

@@ -48,7 +48,7 @@ struct Codes {
     for (float v : normal_values(experts * n * groups, seed + 1)) scales.push_back(scale_of(kind, v));
   }
   int64_t group_of(int64_t row, int64_t i) const { return row * groups + i / format.group_k; }
-  // row: of all experts'.
+  // row: counted over all experts.
   float value(int64_t row, int64_t i) const {
     return to_float(Float8E4M3{codes[row * k + i]}) * scales[group_of(row, i)];
   }

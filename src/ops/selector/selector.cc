@@ -59,7 +59,7 @@ float noise_of(const Slot& slot, int32_t index, TokenId token) {
 void walk_segment(const SelectorTask& task, const Candidates& candidates, const ChoiceSegment& segment) {
   const Slot& slot = static_cast<const CpuSamplerState&>(*task.state).slot(segment.slot);
   const int64_t rank = task.hidden.dim(1), k = candidates.ids.dim(1);
-  std::array<float, kMaxSelectorRank> wanted;  // of a candidate's successor
+  std::array<float, kMaxSelectorRank> wanted;  // multiplied with a candidate's successor
   std::array<float, kMaxCandidates> scores;    // over the temperature
   TokenId previous = task.slots[segment.slot].last_token;
   for (int32_t i = 0; i < segment.rows; ++i) {

@@ -11,7 +11,7 @@ namespace {
 using choice::Key;
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kHeld = 4;  // of a thread's best; it seldom has more of a row's
+constexpr int kHeld = 4;  // best scores that a thread holds; it seldom has more of a row's
 
 // The best of this thread's tokens below `below`, the best first; 0 where there are no more.
 __device__ void hold_best(const float* logits, int64_t vocab, Key below, Key (&held)[kHeld]) {
@@ -77,7 +77,7 @@ struct WalkArgs {
   float* probability;
 };
 
-// What one thread makes of a row's scores, those over the temperature and those with noise.
+// Chooses from a row's scores, those over the temperature and those with noise, in one thread.
 __device__ TokenId choose_one(const WalkArgs& args, int64_t row, const float* scores, const float* noisy) {
   const TokenId* ids = args.ids + row * args.top_k;
   int32_t n = 0, best = 0;
@@ -97,7 +97,7 @@ __device__ TokenId choose_one(const WalkArgs& args, int64_t row, const float* sc
 
 // A block a segment, a warp a candidate.
 __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
-  __shared__ float wanted[kMaxSelectorRank];  // of a candidate's successor
+  __shared__ float wanted[kMaxSelectorRank];  // multiplied with a candidate's successor
   __shared__ float scores[kMaxCandidates], noisy[kMaxCandidates];
   __shared__ TokenId chosen;
   cuda::launch_dependents();

@@ -48,7 +48,7 @@ class Api {
   // body arrives keeps refused bodies out of memory.
   std::variant<Route, HttpResponse> admit(const HttpRequest& request) const;
 
-  // What handle() would wait for. Threads that move bytes may only handle kNothing.
+  // Says what handle() would wait for. Threads that move bytes may only handle kNothing.
   Wait wait_of(const HttpRequest& request) const;
 
   // Answers a request. `wake` goes to the generation, if there is one. Once `cancelled` (may be null) is true, the
@@ -68,7 +68,7 @@ class Api {
   // Begins to receive a file that is not kept in memory. REQUIRES: takes_upload(request).
   std::variant<std::unique_ptr<FileUpload>, HttpResponse> begin_upload(const HttpRequest& request);
   bool takes_upload(const HttpRequest& request) const;
-  size_t max_upload_bytes() const;  // of a body for begin_upload(); 0: none
+  size_t max_upload_bytes() const;  // most bytes of a body for begin_upload(); 0: none
   // Makes batches give up their open lines, which the next start answers.
   void stop_batches() {
     if (batches_) batches_->stop();

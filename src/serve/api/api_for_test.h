@@ -59,7 +59,7 @@ class ApiTest : public ::testing::Test {
   struct Answer {
     std::optional<HttpResponse> response;
     std::string events;
-    HttpHeaders headers;  // of a stream
+    HttpHeaders headers;  // a stream's headers
     json body() const { return json::parse(response.value().body); }
   };
 

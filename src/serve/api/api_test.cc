@@ -36,8 +36,8 @@ TEST_F(ApiTest, SubmittingCanBeCancelled) {
   for (const GenerateRequest& request : engine.submitted()) EXPECT_EQ(request.cancelled, &cancelled);
 }
 
-// A request whose grammar must be compiled continues on a thread that may wait, before the engine has it. A prompt that
-// is only scored has no grammar; others beside it have.
+// A request whose grammar must be compiled first continues on a thread that may wait; only then does the engine get it.
+// A prompt that is only scored has no grammar.
 TEST_F(ApiTest, WhatHasToBeCompiledIsLeftForLater) {
   FakeEngine engine;
   Api api(engine, make_options());

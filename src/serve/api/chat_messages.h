@@ -17,7 +17,7 @@ namespace volley::serve {
 struct PartTypes {
   using LeftOut = std::pair<std::string_view, std::string_view>;  // a type, and its name for people
 
-  std::string_view field;                   // of the request
+  std::string_view field;                   // the request's field
   std::string_view supported;               // ends the sentence on an unsupported type
   std::span<const std::string_view> texts;  // types with text
   std::span<const LeftOut> left_out = {};   // types that the model only sees mentioned

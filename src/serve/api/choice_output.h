@@ -59,7 +59,7 @@ class ChoiceOutput {
   LogprobsWriter logprobs_writer_{info_, prompt_};
   std::unique_ptr<ThoughtCounter> thoughts_;  // set with parser_
   std::optional<OutputParser> parser_;
-  std::optional<CustomInput> input_;  // of the current call of a custom tool
+  std::optional<CustomInput> input_;  // input of the current call of a custom tool
   int call_ = -1;                     // index of that call
   bool begun_ = false;
   int64_t completion_tokens_ = 0;

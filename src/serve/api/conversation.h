@@ -26,7 +26,7 @@ struct Conversation {
 
   std::vector<ChatMessage> messages;
   std::string tools_json;             // JSON array of functions; may be empty
-  std::optional<std::string> effort;  // of thinking
+  std::optional<std::string> effort;  // effort to think
   std::optional<bool> thinks;         // the API's own default of the variable `enable_thinking`
   std::string template_kwargs_json;   // JSON object or empty: template variables, including these two
   bool add_generation_prompt = true;

@@ -21,7 +21,7 @@ struct Tool {
   std::string name;
   std::string parameters_json;  // schema of its arguments, as the client wrote it
   bool strict = false;
-  std::optional<TextGrammar> input = {};  // of a custom tool
+  std::optional<TextGrammar> input = {};  // form of a custom tool's input
   bool is_custom = false;                 // its only parameter, "input", is a text
 };
 
@@ -54,7 +54,7 @@ class CustomInput {
   void read_text(std::string& out);
 
   State state_ = State::kHead;
-  std::string pending_;  // of the head or an escape, or all of another form
+  std::string pending_;  // undecided part of the head or an escape, or all of another form
 };
 
 // The arguments that stand for this input.

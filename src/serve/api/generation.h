@@ -24,11 +24,11 @@ class Generation {
     ResponseInfo info;
     bool stream = false;
     std::optional<std::string> grammar_field;  // the request's field with the grammar
-    size_t max_unsent_bytes = 0;               // of a stream
-    size_t max_response_bytes = 0;             // of an answer that is held until its end
+    size_t max_unsent_bytes = 0;               // bound for a stream
+    size_t max_response_bytes = 0;             // bound for an answer that is held until its end
     MakeWriter make_writer;                    // null: Chat Completions' and Completions' writers
     bool holds_answer = false;                 // even its stream ends with the whole answer
-    HttpHeaders headers;                       // of the answer, beside common headers
+    HttpHeaders headers;                       // the answer's, beside common headers
   };
 
   // Submits every choice. If the engine refuses one, the others are cancelled and the error is returned. `wake` runs on
@@ -41,7 +41,7 @@ class Generation {
     std::optional<HttpResponse> response;  // the whole answer, without streaming or after an early failure
     std::string events;                    // server-sent events to append to the stream
     bool done = false;                     // no output follows
-    HttpHeaders headers = {};              // of the stream, with its first events
+    HttpHeaders headers = {};              // the stream's, with its first events
   };
   // Returns what can be sent now; may be empty. One thread at a time.
   Output take();

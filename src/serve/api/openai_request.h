@@ -34,7 +34,7 @@ struct RequestRules {
 
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
-// What an answer contains beside its text.
+// Decides what an answer contains beside its text.
 struct ResponseShape {
   bool include_usage = false;     // streams: a last chunk with the usage
   bool continuous_usage = false;  // streams: the usage so far in every chunk

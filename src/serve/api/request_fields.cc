@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kDefaultCompletionTokens = 16;  // of the completions schema; a chat may fill the context
+constexpr int kDefaultCompletionTokens = 16;  // the completions schema's default; a chat may fill the context
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxText = 1024;  // characters of a stop string and of a salt, which every choice copies
 constexpr size_t kMaxBadWords = 1024;

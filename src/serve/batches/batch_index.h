@@ -46,7 +46,7 @@ class BatchIndex {
  private:
   struct Entry {
     uint64_t hash;
-    int64_t offset;  // of the line in the input
+    int64_t offset;  // the line's offset in the input
     bool operator<(const Entry& other) const { return hash != other.hash ? hash < other.hash : offset < other.offset; }
   };
 

@@ -1,4 +1,4 @@
-// What a batch line must contain, and its result in OpenAI's format.
+// Protects the form of a batch line, and its result in OpenAI's format.
 #include "serve/batches/batch_line.h"
 
 #include <gtest/gtest.h>

@@ -38,7 +38,7 @@ class BatchRun {
     // Called about five times a second, and at the end. An error ends the run.
     std::function<Status(size_t open)> beat;
     std::function<bool()> stopped;
-    std::function<void(int64_t tokens)> count_tokens = {};  // of an answer
+    std::function<void(int64_t tokens)> count_tokens = {};  // gets an answer's tokens
   };
   struct Options {
     std::string url = {};  // the URL that every line must have; empty: any batch URL
@@ -110,7 +110,7 @@ class BatchRun {
   const LineError* write_off_ = nullptr;
   bool input_ended_ = false;
   int64_t offset_ = 0;  // the next line's, in the input
-  Status failure_;      // of reading or writing; ends the run
+  Status failure_;      // a failed read or write, which ends the run
 };
 
 }  // namespace volley::serve

@@ -96,7 +96,7 @@ class BatchService {
   std::map<std::string, std::unique_ptr<Record>> records_;  // by id; guarded by mutex_
   int64_t next_sequence_ = 1;                               // guarded by mutex_
   std::vector<std::thread> runners_;
-  size_t runs_ = 0;  // of runners; guarded by mutex_
+  size_t runs_ = 0;  // runs of all runners; guarded by mutex_
 };
 
 }  // namespace volley::serve

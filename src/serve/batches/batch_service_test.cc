@@ -248,7 +248,7 @@ TEST_F(KilledServerTest, LinesThatMayHaveBeenOpenAreAskedOneByOne) {
     store_.reset();
     open();
     ASSERT_EQ(open_lines.size(), 12u);
-    const auto careful = open_lines.begin() + 4;  // of 4 that may be open
+    const auto careful = open_lines.begin() + 4;  // after the first 4, which ran at once
     EXPECT_EQ(*std::max_element(open_lines.begin(), careful) == 0, killed);
     EXPECT_GT(*std::max_element(careful, open_lines.end()), 0);
   }

@@ -32,7 +32,7 @@ struct Batch {
   std::string client;             // HttpRequest::client of its creator
   std::string metadata = "null";  // JSON
   BatchStatus status = BatchStatus::kValidating;
-  BatchStatus outcome = BatchStatus::kCompleted;  // of a finalizing batch
+  BatchStatus outcome = BatchStatus::kCompleted;  // a finalizing batch's outcome
   std::optional<std::string> output_file_id, error_file_id;
   std::vector<LineProblem> errors;
   // Seconds since 1970; 0: it has not happened.
@@ -41,7 +41,7 @@ struct Batch {
   int64_t sequence = 0;                          // grows with every batch
   // How often it was started since its last new result or clean stop. After a kill this shows what may have caused it.
   int attempts = 0;
-  int64_t result_bytes = 0;  // of its two result files when it was last started
+  int64_t result_bytes = 0;  // size of its two result files when it was last started
 };
 
 // Estimates its memory.

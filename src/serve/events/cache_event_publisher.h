@@ -54,7 +54,7 @@ class CacheEventPublisher {
   // complete. One thread at a time for each replica.
   void publish(int replica, std::span<const CacheEvent> events);
 
-  Counts counts() const;  // of all replicas; any thread
+  Counts counts() const;  // sums over all replicas; any thread
 
  private:
   class Stream;

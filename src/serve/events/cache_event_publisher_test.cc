@@ -164,7 +164,7 @@ TEST_F(CacheEventPublisherTest, LittleWaitsForAClientThatTakesNothing) {
     client.connect(options_.replay_endpoint);
     for (size_t j = 0; j < CacheEventReplay::kMaxAsked + 10; ++j) ask(client);
   }
-  while (publisher->counts().replay < kMost) std::this_thread::sleep_for(1ms);  // of both
+  while (publisher->counts().replay < kMost) std::this_thread::sleep_for(1ms);  // both clients' bytes
   for (int i = 0; i < 100; ++i) {
     EXPECT_LE(publisher->counts().replay, clients.size() * kMost);
     std::this_thread::sleep_for(1ms);

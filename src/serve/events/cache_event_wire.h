@@ -19,6 +19,6 @@ inline uint64_t from_big_endian(std::string_view bytes) {
   return number;
 }
 
-inline constexpr int64_t kMaxRequestBytes = 4096;  // of a client's frame
+inline constexpr int64_t kMaxRequestBytes = 4096;  // most bytes of a client's frame
 
 }  // namespace volley::serve

@@ -14,7 +14,7 @@ namespace volley::serve {
 class ZmtpReader {
  public:
   static constexpr size_t kMaxFrameBytes = 4096;
-  static constexpr size_t kMaxFrames = 8;  // of a message
+  static constexpr size_t kMaxFrames = 8;  // per message
 
   using Message = std::vector<std::string>;
 
@@ -33,7 +33,7 @@ class ZmtpReader {
   const std::function<void(std::string)> reply_;
   bool greeted_ = false;
   std::string waiting_;  // less than a frame
-  Message frames_;       // of a message that has begun
+  Message frames_;       // frames of a message that has begun
 };
 
 // The first bytes of a socket of that type.

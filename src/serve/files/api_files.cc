@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kFormBytes = size_t{64} << 10;  // of a form beside its file: headers and boundaries of parts
+constexpr size_t kFormBytes = size_t{64} << 10;  // a form's bytes beside its file: headers and boundaries of parts
 
 ApiError no_store() {
   ApiError error =

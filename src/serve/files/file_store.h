@@ -42,7 +42,7 @@ class FileStore {
     size_t max_file_bytes = size_t{512} << 20;
     size_t max_total_bytes = size_t{16} << 30;  // including results of unfinished batches
     size_t max_files = 10000;                   // also bounds batches
-    size_t max_owner_bytes = 0;                 // of one owner, including results; 0: no further limit
+    size_t max_owner_bytes = 0;                 // one owner's bytes, including results; 0: no further limit
   };
   // The least that a file counts for its owner, because a disk gives it no less.
   static constexpr size_t kLeastBytes = 4096;

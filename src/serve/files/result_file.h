@@ -42,7 +42,7 @@ class ResultFile {
 
   int fd_;
   std::string path_;
-  int64_t size_ = 0;  // of whole lines
+  int64_t size_ = 0;  // bytes of whole lines
   bool unsynced_ = false;
   std::chrono::steady_clock::time_point last_sync_{};
 };

@@ -15,7 +15,7 @@ constexpr std::string_view kInvalidMember = R"("INVALID_JSON": ")";
 constexpr size_t kMaxDepth = kMaxJsonDepth - 10;  // clients send arguments back inside a message
 constexpr std::string_view kNull = "null";        // models write it for no arguments
 constexpr std::string_view kReplacement = "\\ufffd";
-constexpr size_t kCodeUnitSize = 6;  // of \uXXXX
+constexpr size_t kCodeUnitSize = 6;  // length of \uXXXX
 
 bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.';

@@ -16,7 +16,7 @@ enum class TextEnd {
   kCut,    // a limit or the client's own stop ended it
 };
 
-// What a piece of text adds to an answer, in the model's order.
+// A piece of text's addition to an answer, in the model's order.
 struct OutputDelta {
   enum class Kind { kReasoning, kText, kCall };
 
@@ -85,7 +85,7 @@ class OutputWriter {
   const std::string id_prefix_;
   const bool short_ids_;
   OutputDelta delta_;
-  CallArguments arguments_;  // of the last call
+  CallArguments arguments_;  // the last call's arguments
   bool in_call_ = false;
   int calls_ = 0;
 };

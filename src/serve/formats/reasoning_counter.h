@@ -14,7 +14,7 @@ namespace volley::serve {
 
 class ThoughtCounter {
  public:
-  using TokenText = std::function<std::string(TokenId)>;  // of one token, special tokens spelled out
+  using TokenText = std::function<std::string(TokenId)>;  // text of one token, special tokens spelled out
 
   virtual ~ThoughtCounter() = default;
   virtual void push(TokenId token, const TokenText& text) = 0;
@@ -43,7 +43,7 @@ class ReasoningCounter final : public ThoughtCounter {
   void think(std::string_view token);
 
   Place place_;
-  std::string text_;            // of the head; later the end of the thoughts, which may begin the marker
+  std::string text_;            // the head; later the end of the thoughts, which may begin the marker
   std::vector<size_t> starts_;  // starts of its tokens in text_
 };
 

@@ -113,7 +113,7 @@ class TaggedStage final : public ByteStage {
   Place place_ = Place::kText;
   MarkerHold begin_{"<tool_call>"};
   MarkerHold end_{"</tool_call>"};
-  std::string marker_;       // of a call that is not announced yet, with white space before it
+  std::string marker_;       // marker of a call that is not announced yet, with white space before it
   std::string body_;         // behind the marker, until the call is announced
   bool after_call_ = false;  // no content came since the last call
 };

@@ -49,7 +49,7 @@ class Exchange {
   bool streaming_ = false;
   bool reusable_ = false;
   int status_ = 0;
-  std::string error_, reason_;  // of the answer, see HttpResponse
+  std::string error_, reason_;  // the answer's, see HttpResponse
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 

@@ -26,7 +26,7 @@ struct HttpRequest {
   std::string origin = {};
   std::string if_none_match = {};
   std::string accept_encoding = {};
-  std::string content_encoding = {};   // of the body; several headers are joined as one list
+  std::string content_encoding = {};   // the body's coding; several headers are joined as one list
   std::string requested_headers = {};  // Access-Control-Request-Headers
   std::string request_id = {};         // the client's X-Request-Id, or one of ours
   std::string api_key = {};            // X-Api-Key

@@ -22,7 +22,7 @@ struct AccessRecord {
   };
   std::string_view request_id;
   std::string_view method;  // empty: the bytes were no request
-  std::string_view path;    // of a bounded set
+  std::string_view path;    // from a bounded set
   int status = 0;           // 0: the client left before there was one
   double seconds = 0;       // from the request's last byte to the answer's last
   bool delivered = true;    // false: the client left before the end

@@ -78,7 +78,7 @@ error_code listen_on(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-  if (!error) acceptor.non_blocking(true, error);  // of calls that do not wait
+  if (!error) acceptor.non_blocking(true, error);  // makes calls return at once
   return error;
 }
 

@@ -62,7 +62,7 @@ void BlockWriter::open(AnswerBlock block, std::string& out) {
 
 void BlockWriter::close(std::string& out) {
   if (!std::exchange(open_, false)) return;
-  if (!new_logprobs_.empty()) grow({}, out);  // of tokens whose text was cut off
+  if (!new_logprobs_.empty()) grow({}, out);  // logprobs of tokens whose text was cut off
   end_block(blocks_.size() - 1, out);
 }
 

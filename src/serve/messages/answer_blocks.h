@@ -43,8 +43,8 @@ class BlockWriter : public ResponseWriter {
   const ResponseInfo& info() const { return info_; }
   const ChoiceOutput& output() const { return output_; }
   const std::vector<AnswerBlock>& blocks() const { return blocks_; }
-  const std::string& logprobs() const { return logprobs_; }          // of the whole answer: elements of a JSON array
-  const std::string& new_logprobs() const { return new_logprobs_; }  // of grow_block()'s text
+  const std::string& logprobs() const { return logprobs_; }          // the whole answer's: elements of a JSON array
+  const std::string& new_logprobs() const { return new_logprobs_; }  // those of grow_block()'s text
 
  private:
   void add_piece(OutputDelta::Piece piece, std::string& out);

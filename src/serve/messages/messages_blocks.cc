@@ -206,7 +206,7 @@ class MessageReader {
   ChatTurns& turns_;
   MessagesTools& tools_;
   Notes& notes_;
-  Role role_ = Role::kUser;  // of the current message
+  Role role_ = Role::kUser;  // the current message's role
   bool has_text_ = false;
   std::string text_;
 };

@@ -30,13 +30,13 @@ struct ResponseItem {
 
   Kind kind = Kind::kMessage;
   std::string id;
-  std::string role = {};  // of a message
-  // of a message, thought or output; a call's arguments or input; tools as JSON; a foreign item's whole JSON
+  std::string role = {};  // a message's role
+  // text of a message, thought or output; a call's arguments or input; tools as JSON; a foreign item's whole JSON
   std::string text = {};
-  std::string call_id = {};  // of a call and its output
-  std::string name = {};     // of a call
+  std::string call_id = {};  // for a call and its output
+  std::string name = {};     // a call's tool
   std::string space = {};    // namespace of a call's tool; may be empty
-  bool sealed = false;       // of a thought: "encrypted_content" has it, too
+  bool sealed = false;       // a thought's "encrypted_content" has it, too
 
   bool has_tools() const { return kind == Kind::kTools || kind == Kind::kSearchOutput; }
   size_t bytes() const {

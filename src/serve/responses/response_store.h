@@ -66,7 +66,7 @@ class ResponseStore {
   bool erase(std::string_view tenant, const std::string& id);
 
   size_t count() const;
-  size_t bytes() const;  // of all living turns, stored or not
+  size_t bytes() const;  // bytes of all living turns, stored or not
 
  private:
   struct Entry {
@@ -83,7 +83,7 @@ class ResponseStore {
   std::optional<Order::iterator> look_up(std::string_view tenant, const std::string& id);
 
   SharedSpace places_;
-  const std::shared_ptr<SharedSpace> bytes_;  // of all living turns
+  const std::shared_ptr<SharedSpace> bytes_;  // bytes of all living turns
   mutable std::mutex mutex_;                  // guards the members below
   std::map<std::string, Order> tenants_;      // tenants with stored responses
   std::unordered_map<std::string, Order::iterator> by_id_;

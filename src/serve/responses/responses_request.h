@@ -25,7 +25,7 @@ struct ResponsesContext {
   const RequestRules& rules;
   ResponseStore& store;
   std::string tenant;
-  std::string id_suffix;              // of the response's id and its items'
+  std::string id_suffix;              // ends the ids of the response and its items
   size_t max_conversation_bytes = 0;  // bound on data from previous_response_id and references
 };
 

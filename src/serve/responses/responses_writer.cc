@@ -222,7 +222,7 @@ class ResponsesWriter final : public BlockWriter {
   const ResponseObject object_;
   const bool stream_;
   int64_t sequence_ = 0;
-  ItemKind item_kind_ = ItemKind::kMessage;  // of the growing block, in a stream
+  ItemKind item_kind_ = ItemKind::kMessage;  // kind of a stream's growing block
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace volley::serve {
 
 // A response's data beside its output.
 struct ResponseObject {
-  std::string id_suffix;  // of its items' ids
+  std::string id_suffix;  // ends its items' ids
   std::string echo;       // this and the next two: see ResponsesRequest
   ResponseTools tools;
   bool seals_thoughts = false;

@@ -45,7 +45,7 @@ enum class Endpoint {
   kPage,
 };
 
-// What a request's handling waits for.
+// The resource that a request's handling waits for.
 enum class Wait {
   kNothing,
   kWork,  // the processor: tokenising megabytes takes seconds

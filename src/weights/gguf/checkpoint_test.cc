@@ -72,7 +72,7 @@ TEST(GgufCheckpoint, PartsHoldWhatTheWholeHolds) {
 // How a matrix is stored, by the format's number of its type.
 struct Stored {
   uint32_t type;
-  uint64_t block_bytes;  // of 32 values
+  uint64_t block_bytes;  // bytes of 32 values
 };
 constexpr Stored kQ4_0 = {2, 18}, kQ8_0 = {8, 34}, kMXFP4 = {39, 17};
 

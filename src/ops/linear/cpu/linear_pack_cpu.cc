@@ -110,7 +110,7 @@ void pack_codes(const SourceRow& row, int64_t k, int64_t lane, const WeightForma
 
 void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, const WeightFormat& format,
                      LinearLayout layout, char* packed) {
-  std::vector<int64_t> first_row;  // of each part, among all rows
+  std::vector<int64_t> first_row;  // each part's first row among all
   int64_t n = 0;
   for (const WeightRows& part : parts) {
     first_row.push_back(n);

@@ -18,7 +18,7 @@
 
 namespace volley::ops {
 
-inline constexpr int kCodeBytes = 1024;  // of a half's codes
+inline constexpr int kCodeBytes = 1024;  // bytes of a half's codes
 inline constexpr int kMostCodeWords = 4;
 constexpr int code_words(int group) {
   return group >= kBlockK ? 1 : static_cast<int>(kBlockK) / group;

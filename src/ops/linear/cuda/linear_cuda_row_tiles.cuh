@@ -23,7 +23,7 @@ struct RowShape {
   static constexpr bool kFp8 = false;
   static constexpr int kBlockColumns = kBlockK;
   static constexpr int kGroups = kRows / 64, kConsumers = kGroups * 128;
-  static constexpr int kColumns = kHalves * 32;  // of a product
+  static constexpr int kColumns = kHalves * 32;  // columns of a product
   static constexpr int kProductLimit = 256;
   // The sums want more registers than an even share: the copying warps are a whole group, and give up most of theirs.
   static constexpr int kThreads = kConsumers + 128;
@@ -49,9 +49,9 @@ struct OwnPairs {
   static constexpr int kAcross = Shape::kColumns / 8, kCount = (Shape::kShared ? 2 : 1) * kAcross;
 
   const TileArgs& args;
-  int row, output;  // of the first pair
+  int row, output;  // place of the first pair
   float2 before[kCount];
-  uint64_t turns = 0;  // of what is sent
+  uint64_t turns = 0;  // turns of what is sent
 
   __device__ OwnPairs(const TileArgs& a, int tile_row, int half, int rank) : args(a) {
     const int t = threadIdx.x;
