@@ -7,8 +7,7 @@
 
 namespace volley::apps {
 
-// Generates for one prompt as streaming text, or for a file of requests. Messages go to stdout, stderr or the output
-// file.
+// Generates for one prompt as streaming text, or for a file of requests. Messages go to stdout, stderr or the output.
 int run_generate(const GenerateCommand& command, InterruptWatch* interrupt, Console* console);
 
 // Holds a conversation in the terminal, with a model in this process or with an endpoint. If stdin is no terminal, all

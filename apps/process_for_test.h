@@ -22,8 +22,7 @@ namespace volley::apps {
   ::_exit(127);
 }
 
-// The exit status, 1000 + the signal that ended it, or -1: it still runs after five minutes. Sets pid to -1 once it
-// ended.
+// The exit status, 1000 + a fatal signal, or -1: it still runs after five minutes. Sets pid to -1 once it ended.
 inline int status_of(pid_t& pid) {
   for (int i = 0; i < 30'000; ++i) {
     int raw = 0;

@@ -189,15 +189,13 @@ class Bench {
     return subject;
   }
 
-  // Policies take turns with an engine without a drafter, to compare them. On a GPU two engines would leave each other
-  // no memory.
+  // Policies take turns with an engine without a drafter, to compare them. A GPU has no memory for two engines.
   bool takes_turns(const BenchSubject& subject) const {
     const bool compared = !command_.trace && !command_.verify.empty() && command_.block_sizes.size() == 1;
     return compared && subject.engine->info().device == "cpu";
   }
 
-  // Measures the first of `modes` and those that take turns with it, as far as memory allows, and removes them from the
-  // list.
+  // Measures the first of `modes` and those that take turns with it, if memory allows, and removes them from the list.
   Failure measure_some(std::span<const Mode>* modes) {
     DeviceFailure device(&console_);
     std::vector<BenchSubject> subjects;

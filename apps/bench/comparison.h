@@ -1,5 +1,4 @@
-// Compares modes at the same loads: the policy against the best mode that could have been chosen by hand. Arithmetic
-// only.
+// Compares the policy with the best mode that could have been chosen by hand, at the same loads. Arithmetic only.
 #pragma once
 
 #include <cstdint>

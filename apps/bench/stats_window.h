@@ -8,8 +8,7 @@
 
 namespace volley::apps {
 
-// Counts blocks that verified a position: all of them, those predicted to survive there (sum of chances), and those
-// that did.
+// Counts blocks that verified a position: all, those predicted to survive there (sum of chances), and those that did.
 struct PositionSurvival {
   int64_t verified = 0, survived = 0;
   double predicted = 0;

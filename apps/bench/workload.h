@@ -14,8 +14,7 @@ namespace volley::apps {
 // --temperature; with it, request i has seed i. kInvalidArgument names the wrong line.
 Result<std::vector<GenerateRequest>> make_workload(const Engine& engine, const BenchCommand& command, int count);
 
-// `count` random prompts as above, whose answers go on as long as they may. `simulation`: their acceptance; may be
-// null.
+// `count` random prompts as above, whose answers go on as long as they may. `simulation`: their acceptance, or null.
 std::vector<GenerateRequest> rounds_workload(const Engine& engine, const BenchCommand& command,
                                              const Simulation* simulation, int count);
 

@@ -54,8 +54,7 @@ class ChatBackend {
   virtual bool knows_origins() const = 0;
   // Values of answers where ChatSettings leave them open.
   virtual const AnswerDefaults& defaults() const = 0;
-  // Runs one answer to its end. Error: there is no answer at all. `on_wait` is called a few times a second until the
-  // end.
+  // Runs one answer to its end. Error: there is no answer at all. Calls `on_wait` a few times a second until the end.
   virtual Result<ChatAnswer> answer(const Conversation& conversation, const ChatSettings& settings,
                                     const OnSpan& on_span, const OnWait& on_wait) = 0;
   // Ends the running answer, if any, with the text so far (kCancelled).

@@ -16,8 +16,7 @@ struct LineCompletion {
   std::vector<std::string> words;
 };
 
-// Sets the process's locale to the user's encoding, for reading, drawing and measuring characters. Numbers keep the C
-// format.
+// Sets the process's locale to the user's encoding, to read, draw and measure characters. Numbers keep the C format.
 void use_utf8_locale();
 
 // Between two lines, keys are neither shown nor lost: the next line begins with them. The terminal gets its own mode
@@ -27,7 +26,7 @@ class LineEditor {
   using Complete = std::function<LineCompletion(std::string_view before_cursor)>;
 
   // Reads from stdin, which is a terminal, and draws on `out`. `history`: a file of earlier lines, readable by its
-  // owner alone; may be empty. A history that cannot be read or written is left out without an error. `complete`: for
+  // owner alone; may be empty. A history that cannot be read or written is left out, without an error. `complete`: for
   // Tab.
   LineEditor(std::FILE* out, std::string history, Complete complete);
   ~LineEditor();

@@ -1,5 +1,5 @@
-// Handles each input of a chat: a message for the model, or a command that begins with "/". Threads: stop() on any; all
-// else on one.
+// Handles inputs of a chat: messages for the model, and commands, which begin with "/". Threads: stop() on any; else
+// one.
 #pragma once
 
 #include <functional>

@@ -10,12 +10,11 @@ namespace volley::apps {
 class WordWrap {
  public:
   using Print = std::function<void(std::string_view text)>;
-  // `columns`: the terminal's current width, called for each word; 0: no breaks. Widths of characters need a UTF-8
-  // locale.
+  // `columns`: the terminal's current width, called for each word; 0: no breaks. Needs a UTF-8 locale to measure
+  // characters.
   WordWrap(std::function<int()> columns, Print print) : columns_(std::move(columns)), print_(std::move(print)) {}
 
-  // Colour codes ("\x1b[1m") have no width. A word is held back until it ends; a line end or flush() prints the last
-  // one.
+  // Colour codes ("\x1b[1m") have no width. A word is held back until it ends; a line end or flush() prints the rest.
   void add(std::string_view text);
   void flush();
 

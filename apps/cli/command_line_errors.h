@@ -1,5 +1,4 @@
-// Explains a command line that cannot be read in one sentence, which names the word, the likely intention, and the
-// right help.
+// Explains a command line that cannot be read in one sentence: the word, the likely intention, and the right help.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -26,8 +25,7 @@ App& innermost(App& root, std::string* name) {
 // Adds where to read on: "…; see volley bench --help".
 Error usage_error(const std::string& sentence, const std::string& name);
 
-// Explains what CLI11 threw while it parsed for `root`. An unknown word comes first, because other errors may follow
-// from it.
+// Explains what CLI11 threw while it parsed for `root`. An unknown word comes first: other errors may follow from it.
 Error parse_error(const CLI::App& root, std::string message);
 
 // Checks that the first word, if any, is a command.

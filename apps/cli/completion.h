@@ -8,8 +8,7 @@ namespace volley::apps {
 
 enum class Shell { kBash, kZsh, kFish };
 
-// A script for `shell` that completes subcommands, options, and values that are words, files or folders. `root`: with
-// all subcommands.
+// A script for `shell` that completes subcommands, options, words, files and folders. `root`: with all subcommands.
 std::string completion_script(const CLI::App& root, Shell shell);
 
 }  // namespace volley::apps

@@ -286,8 +286,7 @@ void add_text_options(CLI::App* app, EngineFlags* flags) {
 
 namespace {
 
-// split_address() has translated an address into two options. This option exists for the help, and to explain wrong
-// values.
+// split_address() has made two options of an address. This one exists for the help, and to explain wrong values.
 void add_dist_init_addr(CLI::App* app) {
   app->add_option_function<std::string>(
          std::string(kDistInitAddr), [](const std::string&) {}, "--master-addr and --master-port as SGLang writes them")

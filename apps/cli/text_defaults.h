@@ -33,8 +33,7 @@ AnswerDefaults chat_defaults(const TextFlags& flags, const std::string& model_di
 // Wraps `engine` so that its requests get these defaults.
 std::unique_ptr<Engine> with_text_defaults(std::unique_ptr<Engine> engine, TextDefaults defaults);
 
-// The members of `defaults`, then those of `given`; both are JSON objects or empty. Of equal names readers take the
-// last.
+// The members of `defaults`, then those of `given`, both JSON objects or empty. Readers take the last of equal names.
 std::string join_objects(std::string_view defaults, std::string_view given);
 
 }  // namespace volley::apps

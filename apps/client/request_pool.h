@@ -30,8 +30,7 @@ class RequestPool {
   explicit RequestPool(Engine& engine);  // the engine must outlive the pool
   ~RequestPool();                        // cancels open requests, and waits for their last events
 
-  // Starts a request. A refused one is counted as failed, and no completion follows. `stream`: its events also come one
-  // by one.
+  // Starts a request. A refused one counts as failed, and has no completion. `stream`: its events also come one by one.
   Status submit(int64_t index, GenerateRequest request, bool stream = false);
   void count_refused();       // counts a request that could not be submitted
   int64_t open() const;       // requests that have not ended

@@ -208,8 +208,7 @@ void Round::discard(std::shared_ptr<MaskSource> source) {
   if (mask_threads_) mask_threads_->discard(std::move(source));
 }
 
-// A scored token is a choice with one allowed token. So its logprobs equal those of decoding, bit for bit, on every
-// device.
+// A scored token is a choice with one allowed token, so its logprobs are those of decoding, bit for bit, everywhere.
 Status Round::reserve_scores(int32_t rows, Flight& flight) {
   Memory& m = *memory_;
   if (rows > m.score_rows) {

@@ -96,8 +96,7 @@ TEST(Round, DraftsChangeStepsAndNoTokens) {
   }
 }
 
-// Protects: a prompt may come in pieces of any length, beside requests that decode, with page and chunk borders
-// anywhere.
+// Protects: a prompt may come in pieces of any length, beside decoding requests, with page and chunk borders anywhere.
 TEST(Round, PromptsComeInPieces) {
   for (const int32_t piece : {1, 5, 16, 17}) {
     TinyWorld world({.block_size = 4, .page_size = 16, .threads = 2});
@@ -241,8 +240,7 @@ TEST(Round, RunsAheadOfItsResults) {
   EXPECT_EQ(tokens[1], answer(3));
 }
 
-// Protects: an answer ends with its end id or at its limit, inside a block of accepted drafts too, and the round says
-// which it was.
+// Protects: an answer ends with its end id or at its limit, also inside an accepted block, and the round says which.
 TEST(Round, EndsAtAnEndIdOrALimit) {
   for (int32_t at = 1; at < 12; ++at) {
     const TokenId end = answer(0)[at];

@@ -133,8 +133,7 @@ struct CopyMemory {
   void fields(auto& f) { f.copy(copy); }
 };
 
-// Allocates the memory that Enqueue of these segments needs; afterwards Enqueue allocates none. REQUIRES and errors as
-// there.
+// Allocates what Enqueue of these segments needs; afterwards Enqueue allocates nothing. REQUIRES and errors as there.
 struct Reserve {
   using Returns = Status;
   std::span<const RoundSegment> segments;

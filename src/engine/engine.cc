@@ -231,8 +231,7 @@ Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const Reso
   return made;
 }
 
-// Measures the cost of a step of replicas[index], if the options need it. costs: what earlier replicas measured, by
-// their keys.
+// Measures the cost of a step of replicas[index], if needed. costs: what earlier replicas measured, by their keys.
 Status measure_costs(const EngineOptions& options, const ResolvedModels& models, std::span<Executor* const> replicas,
                      size_t index, ReplicaParts& made, std::map<std::string, decode::CostModel>& costs,
                      const Progress& progress) {

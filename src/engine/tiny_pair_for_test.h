@@ -35,8 +35,7 @@ class TinyPairTest : public WorkerTest {
     return options;
   }
 
-  // One request without a rule, one with masks, and one with a prompt's logprobs, for which alone a step asks for
-  // memory.
+  // One plain request, one with masks, and one with a prompt's logprobs, for which alone a step asks for memory.
   static std::vector<GenerateRequest> three_requests() {
     std::vector<GenerateRequest> requests;
     for (int i = 0; i < 3; ++i) {

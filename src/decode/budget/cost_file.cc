@@ -52,8 +52,7 @@ Error damaged() {
 
 }  // namespace
 
-// Keeps the measured curves and the corrections of shapes. The machine's overall speed may differ at the next start, so
-// it is left out.
+// Keeps the measured curves and the corrections of shapes. The machine's speed may differ at the next start.
 std::string CostModel::to_text(std::string_view key) const {
   json out;
   out["format"] = kFormat;

@@ -21,8 +21,7 @@ constexpr double kKvSpread = square(0.5), kKvDrift = square(0.002);
 // with a wide spread.
 constexpr double kExpertSpread = square(0.2), kExpertDrift = square(0.002);
 constexpr double kSpeedSpread = square(0.1), kSpeedDrift = square(0.01);
-// Added when the number of requests changes by a factor of e: a GPU's clock under its power limit changes with the
-// load.
+// Added when the number of requests changes by a factor of e: a GPU under its power limit changes its clock.
 constexpr double kSpeedAtOtherLoad = square(0.05);
 // The variance of the unexplained part is estimated from the errors themselves.
 constexpr double kFirstNoise = square(0.1), kLeastNoise = square(0.005), kMostNoise = square(1.0);

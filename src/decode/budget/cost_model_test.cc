@@ -113,8 +113,7 @@ TEST(CostModelTest, FollowsALastingChangeOfTheMachine) {
   EXPECT_NEAR(model.predict(other).total() / slow(truth(other)).total(), 1, 0.1) << "shapes that did not run";
 }
 
-// More requests take a GPU to its power limit. All rounds then slow down alike, so no shape becomes more expensive than
-// others.
+// More requests take a GPU to its power limit. All rounds slow down alike, so no shape becomes relatively expensive.
 TEST(CostModelTest, AtAnotherLoadItIsTheMachineThatChanged) {
   CostModel model = model_of();
   const RoundShape before = {1, 15, 16, 0, 0}, ran = {16, 3, 64, 0, 0}, other = {16, 1, 32, 0, 0};
@@ -249,8 +248,7 @@ TEST(CostModelExpertsTest, SamplesThatTouchTheSameExpertsStillPredict) {
   EXPECT_NEAR(model.predict({1, 0, 1, 0, 0}).rest, samples[0].seconds.rest, 1e-9);
 }
 
-// The rows of the text share most of their experts. Its rounds correct the estimate also for row counts that did not
-// run.
+// The rows of the text share most of their experts. Its rounds also correct the estimate for other row counts.
 TEST(CostModelExpertsTest, LearnsHowManyExpertsDiffer) {
   std::vector<CostSample> samples;
   for (const int32_t rows : {1, 4, 16, 64}) {

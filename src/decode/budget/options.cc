@@ -65,8 +65,7 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
   RoundToChoose alone = round;
   alone.other_rows = 0;
   const double plain = costs.predict(shape(round, 0, round.requests)).total();
-  // Computes once what the prompts add. Every option is charged the same, or else the prompts would seem to pay for
-  // long drafts.
+  // Computes once what the prompts add. Every option is charged the same, or prompts would seem to pay for long drafts.
   const double others = round.other_rows > 0 ? plain - costs.predict(shape(alone, 0, round.requests)).total() : 0;
   options_.push_back({0, round.requests, static_cast<double>(round.requests), plain, plain - others});
   begins_.push_back(1);

@@ -44,8 +44,7 @@ class Options {
     return std::span(options_).subspan(begins_[i], begins_[i + 1] - begins_[i]);
   }
   const Option& plain() const { return options_.front(); }
-  // Among equal rates the option with fewer drafted tokens wins, then the one with fewer rows. best() keeps to
-  // most_seconds.
+  // Among equal rates fewer drafted tokens win, then fewer rows. best() keeps to most_seconds.
   const Option& best_of_length(size_t i) const;
   const Option& best() const;
   // Whether best() charges for the time of requests that wait to join. It does so when plain decoding of all requests

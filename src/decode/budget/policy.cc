@@ -229,8 +229,7 @@ bool BudgetPolicy::State::rivals_turn() const {
   return (decisions + 1) % (settling() ? kBetweenCloseRivals : kBetweenRivals) == 0;
 }
 
-// The option whose turn it is: one of another length, or of a band of rows that has not run for long. Null: no option's
-// turn.
+// The option whose turn it is, of another length or of a band of rows that has not run for long. Null: none has it.
 const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Option& chosen) {
   if (!rivals_turn() || round.other_rows > 0) return nullptr;  // only rounds without prompts teach costs
   std::array<const Option*, kRowBands> best_of_band = {};
@@ -280,8 +279,7 @@ const Option* BudgetPolicy::State::close_rival(std::span<const Option* const> be
   return next;
 }
 
-// Repeats the last decision while it stands: the number of requests is the same, no prompt comes, and no rival's turn
-// can have come.
+// Repeats the last decision while it stands: as many requests, no prompt, and no rival's turn can have come.
 std::optional<Decision> BudgetPolicy::State::standing(std::span<const BudgetRequest> requests,
                                                       const RoundToChoose& round) {
   if (stands_for <= 0 || round.requests != last_requests || round.other_rows > 0 || rivals_turn() ||

@@ -204,8 +204,7 @@ TEST(PolicySimulationTest, WrongCostsAreCorrected) {
   }
 }
 
-// Two sizes seem equally good, and the better one seems a little more expensive than it is. It must not wait for its
-// turn as a rival.
+// Two sizes seem equally good, and the better one a little more expensive than it is. It must not wait as a rival.
 TEST(PolicySimulationTest, WhatSeemsNearlyAsGoodIsTriedSoon) {
   const Machine machine = h200();
   SimulatedRequest like;

@@ -26,8 +26,7 @@ class Population {
  public:
   explicit Population(int32_t max_draft);
 
-  // Adds a request's block, whose drafted tokens are accepted with these chances. It goes into `history` at full
-  // length.
+  // Adds a request's block, whose drafted tokens are accepted with these chances, at full length to `history`.
   void add(std::span<const float> chances, BlockHistory& history);
   // Counts a round that gave requests this many tokens, among them the ends that requests chose.
   void end_round(bool drafted, int32_t tokens, int32_t ended);

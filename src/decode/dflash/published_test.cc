@@ -120,8 +120,7 @@ TEST(PublishedDrafter, DeepSpecFormat) {
   }
 }
 
-// The first is Muse Glimmer 30B's. The second has the speculators library's format, whose windows are bidirectional by
-// default.
+// Muse Glimmer 30B's, then one in the speculators library's format, whose windows are bidirectional by default.
 TEST(PublishedDrafter, DFlash2) {
   const auto facts = read(R"({"architectures":["DFlash2DraftModel"],"attention_bias":false,"attention_dropout":0.0,
     "dflash_config":{"block_size":16,"conv_group_size":16,"conv_kernel_size":2,"final_logit_softcapping":20.0,

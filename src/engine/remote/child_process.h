@@ -21,8 +21,8 @@ class ChildProcess {
   // returns before the program runs: one that cannot run has ended with a sentence. kUnavailable: the system gives no
   // process.
   static Result<std::unique_ptr<ChildProcess>> start(std::vector<std::string> command);
-  // Closes the connection, waits for the program to end, kills it, and waits again. A program that a driver still holds
-  // is left behind.
+  // Closes the connection, waits for the end, kills the program, and waits again. One that a driver holds is left
+  // behind.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;

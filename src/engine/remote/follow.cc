@@ -122,8 +122,7 @@ class Replay {
     return replica_.under_way() == 0 ? Status(out_of_turn("there is no step to wait for")) : Status();
   }
 
-  // Runs on the follower's thread. Masks of the next step come only after this node has sent the results of the last
-  // one.
+  // On the follower's thread. Masks of the next step come only after this node has sent the results of the last one.
   Status take_masks(std::vector<uint32_t> words) {
     if (published_ != masked_.load()) return invalid_argument("masks came before the last ones were used");
     ++published_;

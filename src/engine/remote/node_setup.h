@@ -15,8 +15,7 @@ Result<std::vector<nodes::Fact>> node_facts(const EngineOptions& options, const 
 // fewest. Errors as nodes::meet() and node_facts().
 Result<nodes::Links> meet_nodes(const EngineOptions& options, ResolvedModels& models);
 
-// The numbers that memory decides: pages, snapshots, slots and rows of a step. take_sizes() puts them into models of
-// the same facts.
+// The numbers that memory decides: pages, snapshots, slots and rows. take_sizes() puts them into models of equal facts.
 std::vector<int64_t> sizes_of(const ResolvedModels& models);
 void take_sizes(std::span<const int64_t> sizes, ResolvedModels& models);
 

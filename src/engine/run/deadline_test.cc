@@ -1,5 +1,4 @@
-// Protects GenerateRequest::timeout_s: in any state a request ends in time with the tokens it has, and the others go
-// on.
+// Protects GenerateRequest::timeout_s: in any state a request ends in time with its tokens, and the others go on.
 #include <gtest/gtest.h>
 
 #include <chrono>

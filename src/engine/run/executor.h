@@ -35,8 +35,7 @@ class Executor : public decode::StepExecutor {
   virtual void attach_thread() = 0;
 
  protected:
-  // Call before Enqueue. Only this step can be refused: memory for a prompt's logprobs, and threads for the first
-  // masks.
+  // Call before Enqueue. Only this can be refused: memory for a prompt's logprobs, and threads for the first masks.
   Status reserve(std::span<const decode::RoundSegment> segments) {
     bool masks = false, scores = false;
     for (const decode::RoundSegment& segment : segments) {

@@ -214,8 +214,7 @@ class RealCudaFault : public CudaFault, public ::testing::WithParamInterface<Rea
   std::_Exit(1);
 }
 
-// A kernel goes wrong while three requests decode. The process ends with the sentence and with status 4, like volley
-// serve.
+// A kernel goes wrong while three requests decode. Like volley serve, the process ends with a sentence and status 4.
 int meet_real_fault(const RealFault& real) {
   std::promise<std::string> failed;
   EngineOptions options = RealCudaFault::options();

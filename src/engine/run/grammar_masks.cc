@@ -55,8 +55,7 @@ void GrammarMasks::fill(std::span<const TokenId> drafted, uint32_t* words, int32
   std::fill(words + row * stride, words + rows * stride, ~0u);
 }
 
-// Adds the end ids and removes tokens that the request's lists forbid. Returns false where no token after this row is
-// ever committed.
+// Adds the end ids and removes tokens that the lists forbid. Returns false if no token after this row can be committed.
 bool GrammarMasks::finish_row(size_t row, const TokenRules::Place& place, uint32_t* words, int32_t mask_words) {
   const text::TextEnd end = ends_[row];
   const bool end_counts = outputs_ + static_cast<int32_t>(row) >= limits_.min_tokens;

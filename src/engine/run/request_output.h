@@ -40,8 +40,7 @@ class RequestOutput {
   // string or a repetition. Returns true when the request ended, with its last event sent.
   bool push(decode::RoundResult& result, bool decoded, int32_t drafted, bool complete, Clock::time_point now);
 
-  // Logprobs of the prompt's tokens from start + 1 on, `start` counted in the prompt. The first token's event carries
-  // them.
+  // Logprobs of the prompt's tokens from start + 1 on, counted in the prompt. The first token's event carries them.
   void add_prompt_logprobs(int32_t start, std::vector<PositionLogprobs> logprobs);
   // Prompt logprobs that have come, given out or not.
   int32_t prompt_logprobs() const { return known_prompt_logprobs_; }

@@ -131,8 +131,7 @@ TEST(LoadedMemory, StatesArePlannedToTheByte) {
   EXPECT_NEAR(static_cast<double>(drafting.state_bytes()), static_cast<double>(plain + tape), 2 * 3 * 64);
 }
 
-// A request takes one state and one tape, without a copy for each position. The numbers are a published model's layers,
-// in MiB.
+// A request takes one state and one tape, with no copy a position. The numbers are a published model's layers, in MiB.
 TEST(RecurrentStates, TakeWhatOneStateAndATapeDo) {
   struct Published {
     const char* name;

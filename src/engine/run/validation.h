@@ -1,5 +1,4 @@
-// Checks requests, and options that depend on each other. Each fault has its own sentence, kInvalidArgument by default.
-// Threads: any.
+// Checks requests, and dependent options. Each fault has its sentence, kInvalidArgument by default. Threads: any.
 #pragma once
 
 #include <volley/engine.h>

@@ -1,5 +1,4 @@
-// A worker alone, over a device that the test controls, shared by the engine's tests of memory, time and faults.
-// Threads: one.
+// A worker over a device that the test controls, for the engine's tests of memory, time and faults. Threads: one.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -57,8 +57,7 @@ void Worker::step() {
 
 bool Worker::start_step() {
   const Clock::time_point planning = Clock::now();
-  // Prompts come before drafts, which may take what prompts and plain decoding leave. The plain time is the last
-  // step's.
+  // Prompts come before drafts, which may take what prompts and plain decoding leave, by the last step's plain time.
   const sched::DecodingOutlook outlook = scheduler_.decoding(pace_.next(verify_.plain_s()));
   VerifyStep verify = verify_.next(outlook, pace_.for_decoding(outlook.prompts_s));
   sched::StepPlan plan = scheduler_.plan(verify.limit, pace_.next(verify.decoding_s));

@@ -58,8 +58,7 @@ std::string fingerprint(const std::string& text) {
   return hex;
 }
 
-// Writes the shapes of all weights, the layers' windows, and the experts of a row: models that agree in these cost the
-// same.
+// Writes all weights' shapes, the layers' windows, and a row's experts: models that agree in these cost the same.
 void describe(std::ostream& out, const char* name, const model::Decoder& spec, std::span<const model::Param> params,
               const model::Numerics& numerics) {
   out << name << " hidden " << spec.hidden << " vocab " << spec.vocab << " storage "

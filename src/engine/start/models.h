@@ -26,8 +26,7 @@ inline constexpr int kMaxReplicas = 256, kMaxRanks = 8;
 // "none", "fp8" or "int4"; for a quantised checkpoint its files' own name.
 std::string quantization_name(const ops::WeightFormat& storage, const weights::Checkpoint& checkpoint);
 
-// Rows of logits that exist at a time, which also bound a shared verify budget. A GPU has more, to read the head less
-// often.
+// Rows of logits at a time, which also bound a shared verify budget. A GPU has more, to read the head less often.
 int32_t logit_rows(DeviceKind device);
 
 // The options with every default resolved, and the facts of config.json. Immutable.

@@ -176,8 +176,7 @@ TEST_F(Startup, OptionsOutOfRange) {
   options_ = good;
 }
 
-// A user with a GPU and a CUDA program must learn why it computes on the CPU. A program without CUDA has nothing to
-// explain.
+// With a GPU and a CUDA program, a user must learn why the CPU computes. A program without CUDA explains nothing.
 TEST(AutomaticDevice, SaysWhyItIsNotTheGpu) {
   const auto no_driver = engine::automatic_device(Error{ErrorCode::kUnavailable, "No GPU can be used."}, 1000);
   EXPECT_EQ(no_driver.kind, DeviceKind::kCpu);

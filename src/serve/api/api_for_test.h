@@ -29,8 +29,7 @@ inline std::string chat_with(const std::string& fields) {
   return R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}";
 }
 
-// Cuts the text into pieces of about this size, because a step may bring any number of characters, but never half of
-// one.
+// Cuts the text into pieces of about this size. A step may bring any number of characters, but never half of one.
 inline std::vector<std::string> cut(const std::string& text, size_t size) {
   std::vector<std::string> pieces;
   for (size_t at = 0, end = 0; at < text.size(); at = end) {

@@ -1,5 +1,4 @@
-// Protects a request's constraints on its output: grammars, tools, formats and reasoning, from HTTP request to
-// response.
+// Protects a request's constraints on its output, from request to response: grammars, tools, formats, reasoning.
 #include "serve/api/api_for_test.h"
 #include "serve/testing/built_answers.h"
 

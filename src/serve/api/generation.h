@@ -51,7 +51,7 @@ class Generation {
   // The error's "code" if an error replaced the rest of the answer; else empty. Thread: take()'s.
   const std::string& failure() const { return failure_; }
 
-  // False once the engine has finished every choice, or a slow client was cut off, and only sending is left. Thread:
+  // False once the engine has finished every choice, or a slow client was cut off: only sending is left. Thread:
   // take()'s.
   bool running() const;
 

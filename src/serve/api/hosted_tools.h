@@ -43,8 +43,7 @@ std::string foreign_text(const nlohmann::json& value);
 // Notes that the conversation has one of this type. REQUIRES: is_hosted_type() for some names.
 void note_foreign(std::string_view type, Notes& notes);
 
-// The text that replaces a part that no model here reads, such as an "image" in a tool's result. `type`: one of our own
-// names.
+// The text in place of a part that no model here reads, such as an "image" in a tool's result. `type`: our own name.
 std::string left_out_text(std::string_view type, Notes& notes);
 
 }  // namespace volley::serve

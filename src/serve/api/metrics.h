@@ -60,8 +60,7 @@ class Metrics {
   explicit Metrics(const std::string& model_name);
   ~Metrics();
 
-  // Called on the engine's thread for each event. `gap_s`: seconds since the request's previous event with tokens, if
-  // any.
+  // Called on the engine's thread for each event. `gap_s`: since the request's previous event with tokens, if any.
   void observe(const Event& event, std::optional<double> gap_s);
   // `path` must come from a bounded set.
   void count_response(std::string_view path, int status);

@@ -19,8 +19,7 @@ namespace volley::serve {
 std::string read_grammar(FieldReader& in, std::string_view body, bool& open_objects, std::optional<GrammarSpec>& out,
                          const std::string& own_field = {});
 
-// Reads a text's format in the Responses API's form, from the field of this name; `raw` is the text that `format`
-// reads.
+// Reads a text's format in the Responses API's form, from the field of this name. `raw`: the text that `format` reads.
 std::optional<GrammarSpec> read_text_format(FieldReader& format, std::string_view raw, const std::string& field);
 
 }  // namespace volley::serve

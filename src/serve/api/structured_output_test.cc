@@ -1,5 +1,4 @@
-// Protects constraints under their many names: each must constrain the output, none may be lost, and two exclude each
-// other.
+// Protects constraints under their many names: each must hold, none may be lost, and two exclude each other.
 #include "serve/api/structured_output.h"
 
 #include <gtest/gtest.h>

@@ -20,8 +20,7 @@ const json* member_object(const json& object, const char* name) {
   return found != object.end() && found->is_object() ? &*found : nullptr;
 }
 
-// Reads one element of "tools". `text`: its JSON, which the template gets unless it is a custom tool. Nothing after an
-// error.
+// Reads one element of "tools". `text`: its JSON, which the template gets unless it is custom. Nothing after an error.
 std::optional<ShownTool> read_tool(FieldReader& in, const json& value, std::string_view text,
                                    const std::string& where) {
   const auto wrong = [&](const std::string& message) {

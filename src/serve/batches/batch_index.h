@@ -39,8 +39,7 @@ class BatchIndex {
   // Marks the line of this id as done.
   Mark mark_done(std::string_view custom_id);
   enum class State { kDone, kOpen, kUnknown };
-  // Looks up the line with this id at byte `offset` of the input. kUnknown: no such line, because the input has
-  // changed.
+  // Looks up the line with this id at byte `offset` of the input. kUnknown: no such line: the input has changed.
   State state(std::string_view custom_id, int64_t offset) const;
 
  private:

@@ -1,5 +1,4 @@
-// One line of a batch in OpenAI's format: {custom_id, method, url, body} in, {id, custom_id, response, error} out.
-// Pure.
+// A line of a batch in OpenAI's format: {custom_id, method, url, body} in, {id, custom_id, response, error} out. Pure.
 #pragma once
 
 #include <volley/result.h>

@@ -30,8 +30,7 @@ namespace volley::serve {
 
 class ResultFile;
 
-// The index of a running batch is in memory, 16 bytes and a bit a line, for up to 16 batches, so larger files are
-// refused.
+// The index of a running batch is in memory, 16 bytes a line, for up to 16 batches. Larger files are refused.
 inline constexpr int64_t kMaxBatchLines = 1'000'000;
 // All known batches are in memory, finished ones too. Their number is at most that of files.
 inline constexpr size_t kMaxBatchRecordBytes = size_t{32} << 20;

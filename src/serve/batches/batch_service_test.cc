@@ -219,8 +219,7 @@ TEST_F(KilledServerTest, ANewResultBeginsTheCountAnew) {
   EXPECT_EQ(wait_for_end("one", id).completed, 10);
 }
 
-// Otherwise the line that ended the server would cost others' results their time, and the server would end at every
-// start.
+// Otherwise the line that ended the server would cost others' results their time, and end the server at every start.
 TEST_F(KilledServerTest, LinesThatMayHaveBeenOpenAreAskedOneByOne) {
   FakeEngine engine([](const GenerateRequest&) { return FakeScript{std::vector<std::string>(20, "a")}; },
                     std::chrono::milliseconds(2));

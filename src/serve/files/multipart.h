@@ -1,5 +1,4 @@
-// Reads multipart/form-data (RFC 7578) as the bytes come, without keeping them: strictly, and within bounds. One thread
-// at a time.
+// Reads multipart/form-data (RFC 7578) as the bytes come, without keeping them: strict and bounded. One thread.
 #pragma once
 
 #include <functional>

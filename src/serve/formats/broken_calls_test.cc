@@ -1,5 +1,4 @@
-// Calls that break off, in every format and for every API's clients: one call, whose arguments are a JSON object, then
-// text.
+// Calls that break off, in every format and API: one call, whose arguments are a JSON object, then text.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -114,8 +113,7 @@ std::string shown(const Pieces& pieces) {
   return text;
 }
 
-// Checks any output: each call is one piece with an id and a name, its arguments are an object, and no result depends
-// on the cuts.
+// Checks any output: each call is one piece with id and name, its arguments are an object, and no cut changes a result.
 Pieces checked(const Format& format, const std::string& text, TextEnd end = TextEnd::kModel,
                ReasoningStart reasoning = ReasoningStart::kOff) {
   const OutputParser::Options options = options_of(format, reasoning);

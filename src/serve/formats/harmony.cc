@@ -52,8 +52,7 @@ bool has_lines(std::string_view text) {
   return !skip_space(text.substr(end)).empty();
 }
 
-// Tracks the place in a Harmony text: reads heads, and says what a body's text is. A value: copies continue
-// independently.
+// Tracks the place in a Harmony text: reads heads, and classifies bodies. A value: copies continue independently.
 class HarmonyReader {
  public:
   enum class Part {
@@ -118,8 +117,7 @@ class HarmonyReader {
     return held;
   }
 
-  // Ends the output; returns as mark() does. Text without a control token before it, or in several lines, is no head
-  // but content.
+  // Ends the output; returns as mark() does. Text without a control token before it, or with several lines, is content.
   std::string finish() {
     const bool nothing_marked =
         place_ == Place::kBetween || (place_ == Place::kAuthor && of_prompt_ > 0 && segment_.size() > of_prompt_);
@@ -347,8 +345,8 @@ class HarmonyFormat final : public AnswerFormat {
     return start_.part() == HarmonyReader::Part::kHead ? ReasoningStart::kClosed : ReasoningStart::kOff;
   }
 
-  // Stop strings count in content alone. <|return|> and <|call|> end the turn, even if the checkpoint's files do not
-  // list them.
+  // Stop strings count in content alone. <|return|> and <|call|> end the turn, even if no file of the checkpoint says
+  // so.
   void plan(bool thoughts, GenerateRequest& request, OutputParser::Options& options) const override {
     // Only a grammar on the whole text begins an answer without a head.
     const bool headless =

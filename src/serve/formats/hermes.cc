@@ -22,8 +22,7 @@ class Hermes final : public TaggedCalls {
 std::string TaggedCalls::calls_rule(CallGrammar& grammar, bool free) const {
   const std::string tag = tokens_ ? "<tool_call>" : "\"<tool_call>\"";
   const std::string end = tokens_ ? R"("\n" </tool_call>)" : R"("\n</tool_call>")";
-  // Allows any text, but a marker must be followed by a call. Without a token for it, the marker ends the text before
-  // it.
+  // Allows any text, but a marker must be followed by a call. Without a token for it, the marker ends the text.
   const bool lazy = free && !tokens_;
   if (free) grammar.text_without("<tool_call>");
   if (lazy) grammar.text_up_to("<tool_call>");

@@ -384,8 +384,7 @@ TEST(OutputParserProperty, NoCharacterIsLost) {
         ASSERT_EQ(message.content, text);
         continue;
       }
-      // The form consumes markers, an object's own members and white space. "text" and characters outside of any form
-      // must all appear.
+      // The form consumes markers, an object's own members and white space. All other characters must appear.
       std::string seen = message.content;
       for (const Call& call : message.calls) seen += call.name + call.arguments;
       std::map<char, int> before = letters(text), after = letters(seen);

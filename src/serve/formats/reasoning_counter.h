@@ -1,5 +1,4 @@
-// Counts the thinking tokens of an output: "reasoning_tokens" of a usage. It counts token by token, so steps do not
-// matter.
+// Counts the thinking tokens of an output, a usage's "reasoning_tokens". Token by token, so steps do not matter.
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,7 @@ class ContentStage final : public OutputStage {
   void finish(TextEnd, OutputWriter&) override {}
 };
 
-// Reads calls alone or JSON, told apart by the first byte. An array remains undecided, because it may be a list of
-// calls.
+// Reads calls alone or JSON, told apart by the first byte, but for an array, which may be a list of calls.
 class CallsOrJsonStage final : public OutputStage {
  public:
   explicit CallsOrJsonStage(std::unique_ptr<OutputStage> calls) : next_(std::move(calls)) {}

@@ -49,8 +49,7 @@ TEST(ToolParameters, TextsAndDefinitions) {
   EXPECT_THAT(only(R"({"enum": ["a", 1]})").texts, IsEmpty()) << "1 is not held to be text";
 }
 
-// Each schema is looked at once. Otherwise self-referring alternatives would take the breadth to the power of the
-// depth.
+// Each schema is looked at once. Self-referring alternatives would else take the breadth to the power of the depth.
 TEST(ToolParameters, SchemasThatReferToThemselvesEnd) {
   std::string alternatives;
   for (int i = 0; i < 50; ++i) alternatives += std::string(i == 0 ? "" : ", ") + R"({"$ref": "#/$defs/A"})";

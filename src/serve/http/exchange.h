@@ -1,5 +1,4 @@
-// Turns one request's answer into bytes: framing, common headers, the count and the log record. No sockets. One thread
-// at a time.
+// Turns one request's answer into bytes: framing, common headers, count and log record. No sockets. One thread.
 #pragma once
 
 #include <chrono>
@@ -27,8 +26,7 @@ class Exchange {
 
   // `draining`: the connection takes no further request.
   std::string whole(HttpResponse response, bool draining);
-  // May be empty: nothing to send. A stream's head waits for its first news, so that an earlier failure gets a status
-  // of its own.
+  // May be empty. A stream's head waits for its first news, so that an earlier failure gets a status of its own.
   std::string piece(Generation::Output output, bool draining);
 
   // Whether the connection can take another request after this answer.

@@ -124,8 +124,7 @@ TEST(Router, KnowsWhatNeedsAKey) {
 // Probes and scrapes matter most on a busy server, so they must not wait behind prompts and grammars.
 TEST(Router, WhatIsOnlyAskedForDoesNotQueueBehindWork) {
   for (const EndpointRow& row : endpoint_rows()) {
-    // Waits for the disk, or for a batch's state on its way there, must keep neither the threads that move bytes nor
-    // those that work.
+    // Waits for the disk, or for a batch's state on its way there, must hold neither I/O threads nor workers.
     const bool files = row.path.starts_with("/v1/files") || row.path.starts_with("/v1/batches");
     const bool disk = files && row.endpoint != Endpoint::kGetFile;
     // A stored response and its input may be as large as a body.

@@ -1,5 +1,4 @@
-// The transport: the listener and the set of connections, which live on the control strand. `io_threads` run one
-// io_context.
+// The transport: the listener and the connections, on the control strand. `io_threads` run one io_context.
 #include "serve/http/server.h"
 
 #include <fcntl.h>

@@ -103,8 +103,7 @@ class Server {
   // Listens on return, and reports that it is alive and not ready. kUnavailable: the address cannot be bound, or files
   // or threads ran out. kInvalidArgument: an unusable key or certificate.
   static Result<std::unique_ptr<Server>> start(ServerOptions options);
-  // Serves everything from now on. Call once. The engine must outlive the server. kInvalidArgument: an unknown parser
-  // in the options.
+  // Serves everything from now on. Call once. The engine must outlive the server. kInvalidArgument: an unknown parser.
   Status attach(Engine& engine);
   // Both.
   static Result<std::unique_ptr<Server>> start(Engine& engine, ServerOptions options);

@@ -274,8 +274,7 @@ TEST(ServerLife, TheTimeLimitHoldsForWorkersToo) {
   EXPECT_TRUE(eventually([&] { return engine.encoding() == 0; }));
 }
 
-// Some work does not look at the flag: the client is told anyway, and wait()'s caller learns not to wait for the
-// threads.
+// Some work does not look at the flag: the client is told anyway, and wait() tells its caller not to wait.
 TEST(ServerLife, DrainCancelsWhatWorkersDo) {
   for (const bool gives_up : {true, false}) {
     FakeEngine engine;
@@ -437,8 +436,7 @@ TEST(ServerLife, ClientsThatFindNoDescriptorLeftAreTold) {
 // Holds for each of the server's descriptors that the process may not have.
 TEST(ServerLife, TooManyOpenFilesIsNotAMatterOfThePort) {
 #ifdef __SANITIZE_ADDRESS__
-  // UndefinedBehaviorSanitizer checks an exception's type through a pipe. Without descriptors it reports every one as
-  // broken.
+  // UndefinedBehaviorSanitizer checks an exception's type through a pipe, and without descriptors calls it broken.
   GTEST_SKIP() << "the sanitizer needs file descriptors of its own";
 #endif
   FakeEngine engine;

@@ -1,5 +1,4 @@
-// TLS connections with a client on plain sockets, so that sanitizers see it: clients that leave, end their side, stall
-// or read nothing.
+// TLS with a client on plain sockets, so that sanitizers see it: clients leave, end their side, stall or read nothing.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/tcp.h>

@@ -32,8 +32,7 @@ constexpr Milliseconds kDrainRead{500};  // for the rest of a request that has b
 constexpr Milliseconds kDrainLinger{500};
 constexpr Milliseconds kDrainHandshake{0};
 constexpr Milliseconds kGoodbye{500};  // for the end of TLS, at any time
-// Interval of looks at a client that only has to take its answer. One that takes nothing is noticed after one to two
-// intervals.
+// Interval of looks at a client that only takes its answer: one that takes nothing is noticed after one or two.
 constexpr Milliseconds kDrainWrite{1000};
 
 inline auto token(error_code& error) {

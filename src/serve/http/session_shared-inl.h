@@ -116,8 +116,7 @@ class BodyShare {
       : shared_(other.shared_), share_(std::move(other.share_)), size_(std::exchange(other.size_, 0)) {}
   BodyShare& operator=(BodyShare&&) = delete;
 
-  // False: all connections, or this client's, would hold too much. The share is then given back, and the body must be
-  // dropped.
+  // False: all connections, or this client's, would hold too much. The share is given back; the body must be dropped.
   bool grow_to(const std::string& whose, size_t size) {
     if (size > kSmallBytes && !share_.grow_to(whose, size)) {
       release();

@@ -154,8 +154,7 @@ inline void Session::expire() {
   if (!worth_waiting || Clock::now() >= *ends_at_) {
     timed_out_ = true;
     interrupt();
-    // The interrupt misses an operation that has just ended, and the next one may be endless, so it repeats until
-    // disarm().
+    // The interrupt misses an operation that has just ended, and the next may be endless: repeats until disarm().
     ends_at_ = Clock::now() + kAskAgain;
   }
   schedule();

@@ -24,11 +24,9 @@ struct ApiError {
 template <typename T>
 using ApiResult = std::variant<T, ApiError>;
 
-// For an engine's refusal of a request. kResourceExhausted means a full queue (429), because lengths are checked before
-// submit.
+// An engine's refusal of a request. kResourceExhausted means a full queue (429): lengths are checked before submit.
 ApiError api_error(const Error& error, std::optional<std::string> param = std::nullopt);
-// For the end of an accepted request. kResourceExhausted means that memory or threads ran out (503), which is not this
-// client's fault.
+// The end of an accepted request. kResourceExhausted means that memory or threads ran out (503).
 ApiError run_error(Error error);
 
 // 400 that names a field.

@@ -25,8 +25,7 @@ std::optional<int64_t> as_integer(const nlohmann::json& value);
 
 class FieldReader {
  public:
-  // `object` must be a JSON object and outlive the reader. `taken`: fields that another reader has read, which this one
-  // does not see.
+  // `object` must be a JSON object and outlive the reader. `taken`: fields that another reader has read.
   explicit FieldReader(const nlohmann::json& object, std::set<std::string_view> taken = {})
       : object_(object), taken_(std::move(taken)) {}
 

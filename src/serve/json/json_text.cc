@@ -188,8 +188,7 @@ ApiResult<nlohmann::json> parse_json(std::string_view body) {
     return invalid_body("The body is not valid JSON: byte " + std::to_string(offset) + " is 0.");
   }
   if (body.starts_with("\xEF\xBB\xBF")) return invalid_body("The body starts with a byte order mark. Leave it out.");
-  // Checked first: a value takes many times the memory of its text, and later steps and chat templates walk it
-  // recursively.
+  // Checked first: a value takes many times the memory of its text, and later steps walk it recursively.
   const auto [depth, values] = measure(body);
   if (depth > kMaxJsonDepth) {
     return invalid_body("The body nests arrays and objects deeper than " + std::to_string(kMaxJsonDepth) + " levels.");

@@ -1,5 +1,4 @@
-// Protects clients of Anthropic's Messages API: the model's view of their blocks, and the contents of answers, events
-// and errors.
+// Protects clients of Anthropic's Messages API: the model's view of their blocks, and answers, events and errors.
 #include "serve/api/api_for_test.h"
 #include "serve/http/exchange.h"
 #include "serve/testing/built_answers.h"

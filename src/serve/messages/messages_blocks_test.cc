@@ -1,5 +1,4 @@
-// Protects coding agents on Anthropic's Messages API: instructions in the middle of a conversation, and tools that come
-// and go.
+// Protects agents on Anthropic's Messages API: instructions in mid-conversation, and tools that come and go.
 #include <gmock/gmock.h>
 
 #include "serve/api/api_for_test.h"

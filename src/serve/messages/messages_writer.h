@@ -13,8 +13,7 @@ namespace volley::serve {
 // `seals_thoughts`: a thought's block has no text, but a signature from which the next request restores it.
 std::unique_ptr<ResponseWriter> messages_writer(ResponseInfo info, bool stream, bool seals_thoughts);
 
-// Whether answers to this target have the Messages API's form, errors too. This includes that API's paths which this
-// server lacks.
+// Whether answers to this target, errors too, have the Messages API's form. Includes that API's missing paths.
 bool is_messages_path(std::string_view target);
 // Gives an error_response() that form.
 void write_messages_error(const std::string& request_id, HttpResponse& response);

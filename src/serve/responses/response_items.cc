@@ -140,7 +140,7 @@ class ItemReader {
     return item;
   }
 
-  // Takes the thoughts themselves, else our sealed ones, else the summary. Another service's encrypted text is
+  // Takes the thoughts themselves, else our sealed ones, else the summary. Other services' encrypted text is
   // unreadable.
   std::optional<ResponseItem> read_reasoning(const json& value, ResponseItem item) {
     const auto read_list = [&](const char* name) {

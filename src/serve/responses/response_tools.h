@@ -24,8 +24,7 @@ struct ResponseTool {
   std::string space = {};  // its namespace; may be empty
 };
 
-// Whether a tool runs at OpenAI, or is an interface of its own models. A search does, unless its "execution" is
-// "client".
+// Whether a tool runs at OpenAI, or belongs to its own models. A search does, unless its "execution" is "client".
 bool is_hosted_response_tool(std::string_view type);
 
 // The model's name for a tool: "crm__find" for "find" of the namespace "crm".

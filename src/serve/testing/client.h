@@ -1,5 +1,4 @@
-// A blocking HTTP client for tests, on plain sockets, which can also send invalid bytes. Every wait ends after a time.
-// One thread.
+// A blocking HTTP client for tests, on plain sockets, which can send invalid bytes. Every wait is bounded. One thread.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +30,7 @@ class Client {
   // Waits until `text` was received, and leaves all bytes for receive().
   bool wait_for(std::string_view text);
   bool wait_for_close();
-  // Reads available bytes, at most 16 KiB, and leaves them for receive(). Waits if there are none; false: the server
-  // closed.
+  // Reads available bytes, at most 16 KiB, for receive(). Waits if there are none; false: the server closed.
   bool fill();
   void send_end();  // ends the client's side, which still reads
   void close();
