@@ -31,7 +31,6 @@ struct WeightBytes {
   double head = 2;     // output heads, which may stay unquantised
 };
 
-// Bytes that a request keeps.
 struct RequestBytes {
   int64_t kv = 0;     // per position; a step reads those of the whole context
   int64_t state = 0;  // recurrent layers' states, with a block's rows that may still be rejected

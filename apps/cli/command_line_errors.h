@@ -28,7 +28,6 @@ Error usage_error(const std::string& sentence, const std::string& name);
 // Explains what CLI11 threw while it parsed for `root`. An unknown word comes first: other errors may follow from it.
 Error parse_error(const CLI::App& root, std::string message);
 
-// Checks that the first word, if any, is a command.
 Status check_command(const CLI::App& root, const std::vector<std::string>& words);
 
 // CLI11 reads llama.cpp's "-hf" as "-h". Nothing: the user asked for help.

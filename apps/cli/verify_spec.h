@@ -18,7 +18,6 @@ struct Simulation {
   std::string text;                              // as given
   std::vector<SimulatedAcceptance> of_requests;  // at least one
 
-  // The acceptance of the request with this index.
   const SimulatedAcceptance& of(int64_t index) const {
     return of_requests[static_cast<size_t>(index) % of_requests.size()];
   }

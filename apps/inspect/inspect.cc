@@ -89,7 +89,6 @@ BytesOfType bytes_in_file(const weights::Checkpoint& checkpoint, std::span<const
   return bytes;
 }
 
-// As EngineInfo::device.
 std::string device_name(const engine::DeviceChoice& device) {
   return device.kind == DeviceKind::kCpu ? "cpu" : "cuda:" + std::to_string(device.ordinal);
 }

@@ -22,7 +22,6 @@ struct PassMemory {
   ops::PassChoices choices;
 };
 
-// The page table of each view.
 using PageTables = std::array<TensorView, ops::kMaxViews>;
 
 PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, const PageTables& tables,

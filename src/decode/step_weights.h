@@ -13,7 +13,6 @@ struct StepWeights {
   int64_t expert = 0;             // weights of one expert of one layer of the target
   int64_t row_experts = 0;        // experts that a row goes through, over all layers
 
-  // Weights that a row is multiplied with.
   int64_t multiplied() const { return target + draft + head + row_experts * expert; }
 };
 

@@ -89,12 +89,10 @@ ops::LinearLayout layout_of(const Param& param);
 std::vector<Param> params(const Decoder& spec);
 // The list of the layers and the final norm: a drafter that borrows embedding and head has only these.
 std::vector<Param> body_params(const Decoder& spec);
-// One layer.
 std::vector<Param> layer_params(const Decoder& spec, int layer);
 Param embedding_param(const Decoder& spec);
 Param head_param(const Decoder& spec);  // a tied model's head: the embedding again
 
-// Appends `more`.
 void append(std::vector<Param>& list, std::vector<Param> more);
 
 // Parameters, each counted once.

@@ -104,7 +104,7 @@ class WeightLoader {
   // The arguments of pack_*(), read from the checkpoint.
   struct Sources {
     std::vector<weights::SourceTensor> tensors;
-    std::vector<ops::WeightRows> rows;  // some own matrices of codes
+    std::vector<ops::WeightRows> rows;  // matrices of codes own theirs
   };
   bool dry() const { return device_.stream().dry(); }
   ops::WeightFormat storage_of(const Param& param) const;

@@ -137,7 +137,6 @@ Status read_logits(const DraftFields& fields, Facts& facts) {
   return {};
 }
 
-// Reads the fields that only DFlash 2 has.
 Status read_dflash2(const DraftFields& fields, Facts& facts) {
   const auto integer = [&](const char* key, int32_t most) { return fields.of(key).integer(key, 1, most); };
   model::Decoder& decoder = facts.decoder;

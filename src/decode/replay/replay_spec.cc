@@ -56,7 +56,6 @@ Result<Buffer> copy_to(Device& device, const std::vector<T>& values) {
 
 class ReplayProposer final : public Proposer {
  public:
-  // Copies the answers to the device.
   static Result<std::unique_ptr<Proposer>> create(Device& device, const Answers& answers, int32_t proposals,
                                                   int32_t vocab) {
     std::vector<uint64_t> seeds;

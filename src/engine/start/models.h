@@ -68,7 +68,6 @@ struct ResolvedModels {
   // The ranks in this process, and the first of them.
   int local_ranks() const { return ranks / nodes; }
   int first_rank() const { return node * local_ranks(); }
-  // Ranks whose devices share one memory.
   int ranks_sharing_memory() const { return device.kind == DeviceKind::kCpu ? local_ranks() : 1; }
   // Whether memory holds only this replica's experts; on the CPU all replicas share the weights.
   bool keeps_own_experts() const { return expert_replicas > 1 && device.kind != DeviceKind::kCpu; }

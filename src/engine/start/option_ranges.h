@@ -7,7 +7,6 @@
 
 namespace volley::engine {
 
-// The most rows of a pass.
 int32_t most_rows(DeviceKind device);
 
 Status check_ranges(const EngineOptions& options);

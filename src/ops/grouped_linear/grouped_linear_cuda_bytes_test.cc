@@ -25,7 +25,7 @@ float scale_of(Scales scales, float value) {
   return scales == Scales::kBF16 ? to_float(to_bfloat16(value * 0.01f)) : value * 0.01f;
 }
 
-// Experts of codes of all kinds but NaN.
+// Experts with every kind of code but NaN.
 struct Codes {
   WeightFormat format;
   LinearLayout layout;

@@ -38,7 +38,7 @@ class Api {
 
   // Uses all options but the transport's. Before attach() it is alive and not ready.
   explicit Api(const ServerOptions& options);
-  // Both. The options must name existing parsers.
+  // Both in one. The options must name existing parsers.
   Api(Engine& engine, const ServerOptions& options);
 
   // Call once. The engine must outlive the Api. kInvalidArgument: an unknown parser in the options.

@@ -13,7 +13,6 @@
 
 namespace volley::serve {
 
-// The hosted tools of one request.
 class HostedTools {
  public:
   // `refuse`: makes each an error of `in` (--refuse-hosted-tools).

@@ -46,7 +46,6 @@ class ResponseWriter {
   virtual const UsageTotals& usage() const = 0;
 };
 
-// Makes the writer of a stream or of a whole answer.
 using MakeWriter = std::function<std::unique_ptr<ResponseWriter>(ResponseInfo info, int choices, bool stream)>;
 
 std::unique_ptr<ResponseWriter> whole_response_writer(ResponseInfo info, int choices);

@@ -21,7 +21,6 @@ void read_common_fields(FieldReader& in, std::string_view body, const RequestRul
 // Reads the model's name, which must be served here; the default is the first served one.
 void read_model(FieldReader& in, const RequestRules& rules, std::string& model);
 
-// Reads strings that end an answer, from a field of this name.
 void read_stop(FieldReader& in, std::string_view name, std::vector<std::string>& stop);
 
 // Reads token ids below vocab_size; false after an error.

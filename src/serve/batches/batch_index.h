@@ -36,7 +36,6 @@ class BatchIndex {
   int64_t done() const { return done_count_; }
 
   enum class Mark { kMarked, kAlreadyDone, kUnknown };
-  // Marks the line of this id as done.
   Mark mark_done(std::string_view custom_id);
   enum class State { kDone, kOpen, kUnknown };
   // Looks up the line with this id at byte `offset` of the input. kUnknown: no such line: the input has changed.

@@ -39,7 +39,6 @@ class AnswerFormat : public std::enable_shared_from_this<AnswerFormat> {
   virtual ~AnswerFormat() = default;
 
   bool calls() const { return calls_; }  // calls are told from content
-  // The form for requests without calls.
   virtual std::shared_ptr<const AnswerFormat> without_calls() const { return plain_answers(); }
   // The form of an output that follows this prompt.
   virtual std::shared_ptr<const AnswerFormat> after(const Engine&, std::span<const TokenId>) const {
@@ -67,7 +66,6 @@ class AnswerFormat : public std::enable_shared_from_this<AnswerFormat> {
   // Prepares a request, and how its output is read. thoughts: they are told from content. The request's grammar is
   // final (after_reasoning()), or absent.
   virtual void plan(bool /*thoughts*/, GenerateRequest&, OutputParser::Options&) const {}
-  // Reads a whole output.
   virtual std::unique_ptr<OutputStage> whole_stage(const OutputParser::Options& options) const;
   // Reads an output without its thoughts.
   virtual std::unique_ptr<OutputStage> stage(const OutputParser::Options& options) const;

@@ -12,7 +12,6 @@ namespace volley::serve {
 // Returns an id of this form unchanged; any other gives nine letters and digits, always the same.
 std::string short_call_id(std::string_view id);
 
-// Shortens the ids of calls, and those in results.
 void shorten_call_ids(std::vector<ChatMessage>& messages);
 
 }  // namespace volley::serve

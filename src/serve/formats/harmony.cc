@@ -19,7 +19,6 @@ constexpr std::string_view kTo = "to=";
 constexpr std::string_view kFunctions = "functions.";
 constexpr size_t kLongestSegment = 256;  // longest segment of a head
 
-// Removes a text's first word and returns it.
 std::string_view next_word(std::string_view& text) {
   text = skip_space(text);
   const size_t end = std::min(text.find_first_of(" \t\r\n"), text.size());

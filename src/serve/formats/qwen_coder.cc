@@ -21,7 +21,6 @@ constexpr std::string_view kParameter = "<parameter=";
 constexpr std::string_view kParameterEnd = "</parameter>";
 constexpr std::string_view kCallEnd = "</tool_call>";
 
-// Characters that no name has.
 bool ends_no_name(char c) {
   return c == '<' || c == '\n';
 }

@@ -57,7 +57,6 @@ using ToolTypes = std::map<std::string, std::map<std::string, unsigned>>;
 // templates print values so.
 std::string json_of_bare_value(std::string_view text, unsigned types);
 
-// The inside of a JSON string.
 std::string json_escape(std::string_view text);
 
 }  // namespace volley::serve

@@ -61,7 +61,6 @@ bool is_sent_host(std::string_view host) {
   });
 }
 
-// Splits a host from its port, without the colon.
 std::pair<std::string_view, std::optional<std::string_view>> split_port(std::string_view host) {
   const size_t colon = host.rfind(':');
   const size_t bracket = host.rfind(']');

@@ -105,7 +105,7 @@ class Server {
   static Result<std::unique_ptr<Server>> start(ServerOptions options);
   // Serves everything from now on. Call once. The engine must outlive the server. kInvalidArgument: an unknown parser.
   Status attach(Engine& engine);
-  // Both.
+  // start() and attach() in one.
   static Result<std::unique_ptr<Server>> start(Engine& engine, ServerOptions options);
   ~Server();  // stop() and wait()
 

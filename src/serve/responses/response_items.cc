@@ -48,7 +48,6 @@ const Form& form_of(Kind kind) {
   return *std::ranges::find(kForms, kind, &Form::kind);
 }
 
-// Reads the items of one "input".
 class ItemReader {
  public:
   ItemReader(FieldReader& in, std::string id_suffix, const FindItem& find, Notes& notes)

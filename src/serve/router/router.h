@@ -52,7 +52,6 @@ enum class Wait {
   kDisk,
 };
 
-// A row of the table of endpoints.
 struct EndpointRow {
   // A path that ends with "/" stands for all below it, without "/" itself; "*" stands for a segment.
   std::string_view path;

@@ -115,7 +115,7 @@ __device__ void consume_both(const Ring& ring, const TileArgs& args, OwnPairs<Sh
   hopper::cluster_wait();  // the other block has received what this one copied
 }
 
-// One slice; of each 16 rows, the first block of the cluster finishes the first 8 and the second the others.
+// Computes one slice. The cluster's first block finishes the first 8 of each 16 rows, the second block the others.
 template <typename Shape>
 __device__ void consume_one(const Ring& ring, OwnPairs<Shape>& own, int blocks, int rank, uint64_t* arrived) {
   using namespace hopper;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     registers_shrink_to<Shape::kProducerRegisters>();
     if (threadIdx.x == Shape::kConsumers) produce_weights<Shape>(ring, args, slice, half, rank);
     if (threadIdx.x == Shape::kConsumers + 32) produce_x<Shape>(ring, &x_map, slice, row, rank);
-    // They end here: barriers of a cluster count threads that have ended as arrived.
+    // The producers end here: a cluster's barriers count ended threads as arrived.
   } else {
     registers_grow_to<Shape::kConsumerRegisters>();
     OwnPairs<Shape> own(args, row, half, rank);
