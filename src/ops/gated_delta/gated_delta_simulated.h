@@ -154,7 +154,7 @@ class SimulatedLong {
   }
 
  private:
-  // f(work of a head of a long segment, the first of its staged rows)
+  // Calls f(work of a head of a long segment, the first of its staged rows).
   template <typename F>
   void each(const F& f) {
     int64_t place = 0;

@@ -31,7 +31,8 @@ constexpr WeightFormat kQuantised[] = {kFp8Weights, kInt4Weights, WeightFormat(D
 constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, relative
 constexpr double kRoundBF16 = 0x1p-8;
 
-// Codes of all kinds, scales of both signs and zero points up to 16, where the format is only read; the values else.
+// Packs made-up codes of every kind, with scales of both signs and zero points up to 16, if the format is only read;
+// otherwise packs the values.
 LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, const WeightFormat& format,
                   LinearLayout layout = LinearLayout::kPlain) {
   const int64_t groups = (k + format.group_k - 1) / format.group_k;

@@ -13,8 +13,8 @@
 
 namespace volley::ops {
 
-// kHalves * 32 weight rows for kRows rows of x, by a warpgroup for 64 rows and one that copies. kShared: a block takes
-// both slices.
+// Multiplies kHalves * 32 weight rows with kRows rows of x: a warpgroup for 64 rows, and one that copies. kShared: a
+// block takes both slices.
 template <int kHalves_, int kRows_, bool kShared_>
 struct RowShape {
   static constexpr int kHalves = kHalves_, kRows = kRows_;
