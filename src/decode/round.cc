@@ -208,7 +208,7 @@ void Round::discard(std::shared_ptr<MaskSource> source) {
   if (mask_threads_) mask_threads_->discard(std::move(source));
 }
 
-// A scored token is a choice with one allowed token, so its logprobs are those of decoding, bit for bit, everywhere.
+// A scored token is a choice with one allowed token, so its logprobs are decoding's, bit for bit, on any device.
 Status Round::reserve_scores(int32_t rows, Flight& flight) {
   Memory& m = *memory_;
   if (rows > m.score_rows) {

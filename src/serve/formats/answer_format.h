@@ -32,7 +32,7 @@ struct ThinkRules {
   std::string answer = {};
 };
 
-// The class itself is the plain form: thoughts between <think> and </think>, if any, then content. Immutable.
+// The class itself is the plain form: <think>thoughts</think>, if any, then content. Immutable; any thread.
 class AnswerFormat : public std::enable_shared_from_this<AnswerFormat> {
  public:
   explicit AnswerFormat(bool calls = false) : calls_(calls) {}

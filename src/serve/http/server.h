@@ -78,12 +78,12 @@ struct ServerOptions {
   size_t max_unsent_bytes = size_t{1} << 20;
   // from a request's first byte to its last; for a file, for each piece
   std::chrono::milliseconds receive_timeout{30'000};
-  size_t least_upload_rate = size_t{64} << 10;  // bytes a second of a file, after receive_timeout
+  size_t least_upload_rate = size_t{64} << 10;  // bytes a second of a file, in addition to receive_timeout
   // from the request's last byte to the answer's, else a 504; 0: no limit
   std::chrono::milliseconds request_timeout{0};
   std::chrono::milliseconds idle_timeout{75'000};   // between requests of a connection
   std::chrono::milliseconds write_timeout{30'000};  // for a client to take 64 KiB
-  size_t least_read_rate = size_t{16} << 10;        // bytes a second of an answer, after write_timeout
+  size_t least_read_rate = size_t{16} << 10;        // bytes a second of an answer, in addition to write_timeout
 
   int io_threads = 2;  // move bytes
   // Parse, apply chat templates, tokenise: see good_worker_threads(). As many more serve large requests alone.

@@ -81,7 +81,7 @@ class Workers {
       lock.unlock();
       if (more) asio::post(lane.threads, [this, &lane] { run(lane); });
       turn.work();
-      turn.work = nullptr;  // freed without the lock
+      turn.work = nullptr;  // its data are freed without the lock
       lock.lock();
       lane.turns.done(turn);
       --pending_;
