@@ -114,7 +114,7 @@ struct StepResult {
   RequestId id = 0;
   std::vector<TokenId> tokens;  // 1 … draft + 1 tokens
   bool finished = false;        // the request ends here
-  bool device_knows = false;    // the device knows that too: the request is not in a step under way
+  bool device_knows = false;    // the device knows of the end, too: no step under way has the request
 };
 
 // Decides about the computed pages of a request that is taken out.

@@ -39,7 +39,7 @@ struct Read {
   std::optional<Finish> finish;
 };
 
-// '#' and '!' are marks, and stop strings count behind '!'. `step` tokens come a step.
+// '#' and '!' are marks, and stop strings count behind '!'. Each step brings `step` tokens.
 Read run(const std::string& written, size_t step, std::vector<std::string> stop, bool at_start = false,
          std::vector<std::string>* befores = nullptr, int32_t min_tokens = 0) {
   Read read;

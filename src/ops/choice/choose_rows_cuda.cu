@@ -245,7 +245,7 @@ class RowChooser {
     return best;
   }
 
-  // Log-softmax of the raw logits, which replace the values.
+  // Writes the log-softmax of the raw logits, which it puts in the place of the values.
   __device__ __noinline__ void write_logprobs(const RowTask& task, TokenId chosen, RowLogprobs& out) {
     const int32_t wanted = task.slot->logprobs;
     const Key lowest = key_of(-INFINITY, 0) + 1;  // the first above every token at -inf

@@ -321,7 +321,7 @@ TEST_F(Harmony, StopStringsCountInContent) {
   const auto after = [](std::function<bool(TokenId, std::string_view)> count, const char* name, const char* before) {
     return count(kFirstMark + static_cast<TokenId>(std::ranges::find(kNames, std::string(name)) - kNames), before);
   };
-  // Marks come one after the other, and a copy counts by itself.
+  // The counter takes marks in order, and a copy of it is independent.
   auto count = parts.stops_count;
   const auto next = [&](const char* name, const char* before) {
     return count(kFirstMark + static_cast<TokenId>(std::ranges::find(kNames, std::string(name)) - kNames), before);

@@ -20,7 +20,7 @@ void pack_tile_f32(const T* x, int64_t stride, int64_t rows, int64_t k, float* t
   }
 }
 
-// Rows that lie anywhere, side by side: [rows][k], `size` bytes a value.
+// Copies scattered rows side by side: [rows][k], `size` bytes a value.
 void gather_block(const PanelProduct& p, int64_t row, int64_t rows, int64_t k0, int64_t k, int64_t size, char* to) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t source = p.x_rows[row + r] / p.x_divisor;
