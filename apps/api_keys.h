@@ -9,10 +9,11 @@
 
 namespace volley::apps {
 
-// `file`: one key a line; empty lines and lines that begin with # do not count. `listed`: keys separated by commas, as
-// VOLLEY_API_KEYS holds them. `given`: of --api-key, one each. All of these; none if nothing was given. kNotFound: the
-// file cannot be read, or is no regular file of at most 1 MiB. kInvalidArgument: a file or a list without a key, which
-// would leave the server open to all, or a key with a character that no header can hold. No message quotes a key.
+// Collects the keys of all sources. `file`: one key a line; empty lines and lines that begin with # do not count.
+// `listed`: keys separated by commas, as VOLLEY_API_KEYS holds them. `given`: those of --api-key. Empty if no source
+// was given. kNotFound: the file cannot be read, or is no regular file of at most 1 MiB. kInvalidArgument: a source
+// without a key, which would leave the server open to all, or a key with a character that no header can hold. No
+// message quotes a key.
 Result<std::vector<std::string>> read_api_keys(const std::optional<std::string>& file,
                                                const std::optional<std::string>& listed,
                                                const std::vector<std::string>& given = {});

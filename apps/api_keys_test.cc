@@ -1,4 +1,4 @@
-// Protects against a server that is open because its keys were not understood.
+// Protects against a server that is open because its keys were misread.
 #include "apps/api_keys.h"
 
 #include <gtest/gtest.h>

@@ -26,7 +26,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// The rest of the first line of a file that begins with `start`; empty: there is none.
+// The rest of the first line that begins with `start`; empty: none.
 std::string line_of(const char* path, std::string_view start) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -103,7 +103,7 @@ OrderedJson gpu_facts() {
   }
 }
 
-// VOLLEY_ARGS of the unit file is a command line, and may hold a key as one does.
+// VOLLEY_ARGS of the unit file is a command line, which may hold a key.
 bool is_secret(const std::string& option, const std::string& value) {
   if (option == "VOLLEY_ARGS") return value.find("api-key") != std::string::npos;
   return option == "--api-key" || option == "VOLLEY_API_KEYS";

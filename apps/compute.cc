@@ -19,10 +19,10 @@ std::optional<int> compute_for(int argc, const char* const* argv) {
 }
 
 int run_compute(int descriptor) {
-  // It lives as long as the engine: whoever gets a signal together with that one waits for its last requests.
-  // Its group is not the terminal's, to which it may write all the same.
+  // The process lives as long as the engine, which finishes its last requests after a signal to both. A background
+  // group may still write to the terminal.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGTTOU}) ::signal(number, SIG_IGN);
-  const Status end = Engine::compute(descriptor);  // the engine says what it fails of
+  const Status end = Engine::compute(descriptor);  // the engine reports its own failures
   return end.ok() ? kExitOk : kExitDevice;
 }
 

@@ -1,5 +1,5 @@
 // The process that has the device for another one (EngineOptions::device_command): `volley --compute-for DESCRIPTOR`,
-// which is no user's.
+// which users do not call.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@ namespace volley::apps {
 
 inline constexpr const char* kComputeFor = "--compute-for";
 
-// Its descriptor; nothing: the process is another one.
+// Its descriptor; nothing for any other process.
 std::optional<int> compute_for(int argc, const char* const* argv);
 int run_compute(int descriptor);
 

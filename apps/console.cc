@@ -12,7 +12,7 @@
 namespace volley::apps {
 namespace {
 
-// A message may quote a name from a file, of any length.
+// A message may quote a name of any length from a file.
 constexpr size_t kMaxSentence = 4096;
 
 }  // namespace

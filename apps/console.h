@@ -1,5 +1,5 @@
-// What the program says beside its output: notes, errors and a progress line on stderr. Control characters, which
-// names and texts of users may hold, are shown as escapes. Threads: any.
+// Messages beside the program's output: notes, errors and a progress line on stderr. Control characters in users' names
+// and texts are shown as escapes. Threads: any.
 #pragma once
 
 #include <chrono>
@@ -18,20 +18,20 @@ class Console {
   bool stderr_terminal() const { return stderr_terminal_; }
   bool colours() const { return colours_; }  // stdout is a terminal and NO_COLOR is not set
 
-  int stdout_columns() const;  // of the terminal now; 0: stdout is none, or it does not say
+  int stdout_columns() const;  // the terminal's current width; 0: stdout is no terminal, or the width is unknown
 
   void note(const std::string& line);       // "volley: …"
-  void plain(const std::string& lines);     // the program's own, as they are
+  void plain(const std::string& lines);     // the program's own lines, unchanged
   void error(const std::string& sentence);  // "volley: …"
-  // The same at the end of a command, which returns its exit status.
+  // Prints an error at the end of a command, and returns its exit status.
   int fail(const std::string& sentence, int status) {
     error(sentence);
     return status;
   }
-  // A line of the program's own, colour codes included. Nothing unless stderr is a terminal and colours() holds.
+  // Prints a line of the program's own, with colour codes, only if stderr is a terminal and colours() holds.
   void coloured(const std::string& line);
-  // Redraws the progress line, at most ten times a second (and at 1). Without a bar if `fraction` is negative: not
-  // known. Nothing where stderr is not a terminal.
+  // Redraws the progress line, at most ten times a second (and at 1), only if stderr is a terminal. A negative
+  // `fraction` means unknown: no bar.
   void progress(const std::string& what, double fraction);
   void clear_progress();
 

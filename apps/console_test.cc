@@ -1,4 +1,4 @@
-// What users and files name cannot steer the terminal.
+// Names from users and files cannot control the terminal.
 #include "apps/console.h"
 
 #include <gtest/gtest.h>

@@ -22,11 +22,11 @@ constexpr const char* kPrompts[] = {
     "Turn the facts into JSON: Mia is 59 years old and lives in Boston. Mia has a yellow mouse.",
     "Tell me a story about a fox and a lantern.",
 };
-constexpr int kRepeats = 10;  // of the three prompts: each answer takes only milliseconds
+constexpr int kRepeats = 10;  // runs of the three prompts, because each answer takes only milliseconds
 
 struct Measurement {
   RunSummary summary;
-  std::vector<std::vector<TokenId>> tokens;  // of each prompt's last answer
+  std::vector<std::vector<TokenId>> tokens;  // each prompt's last answer
 };
 
 Result<std::vector<GenerateRequest>> demo_requests(const Engine& engine) {
@@ -75,7 +75,7 @@ class Demo {
     VOLLEY_ASSIGN(const auto requests, demo_requests(engine));
     if (show) VOLLEY_RETURN_IF_ERROR(show_answers(engine, requests));
     Measurement measurement;
-    VOLLEY_RETURN_IF_ERROR(run_quietly(engine, requests, 1, &measurement));  // warms caches and page tables up
+    VOLLEY_RETURN_IF_ERROR(run_quietly(engine, requests, 1, &measurement));  // warms up caches and page tables
     VOLLEY_RETURN_IF_ERROR(run_quietly(engine, requests, kRepeats, &measurement));
     return measurement;
   }
@@ -96,7 +96,7 @@ class Demo {
     return {};
   }
 
-  // One request at a time, nothing printed.
+  // Runs one request at a time, without output.
   Status run_quietly(Engine& engine, const std::vector<GenerateRequest>& requests, int repeats, Measurement* into) {
     RequestPool pool(engine);
     const InterruptScope scope(interrupt_, [&pool] { pool.wake(); });
@@ -124,7 +124,7 @@ class Demo {
 int run_demo(const DemoCommand& command, InterruptWatch* interrupt, Console* console) {
   const Status status = Demo(command, interrupt, console).run();
   if (interrupt->interrupted()) return interrupt->exit_status();
-  // First: a demo whose output fails ends early, and not for the models' sake.
+  // Checked first: a demo whose output fails ends early, and the models are not the reason.
   if (const Status flushed = flush_standard_output(); !flushed.ok())
     return console->fail(status.ok() ? flushed.error().message : status.error().message, kExitUsage);
   if (status.ok()) return kExitOk;

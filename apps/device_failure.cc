@@ -25,9 +25,9 @@ bool DeviceFailure::happened() const {
   return !failure_.empty();
 }
 
-// Requests hear of a failure before this does, so a command may be here first.
+// Requests hear of a failure before this object does, so the command may come here first.
 void DeviceFailure::leave() {
-  (void)flush_standard_output();  // commands that write there have looked
+  (void)flush_standard_output();  // the commands that write have checked their output
   const std::lock_guard lock(mutex_);
   leaving_ = true;
   if (!failure_.empty()) end_process();

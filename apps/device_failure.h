@@ -1,5 +1,5 @@
-// A device that failed or hangs, and the end of the process: the engine's destructor waits for a step that never ends,
-// so the process goes without it. Threads: any.
+// Ends the process after the device failed or hung. The engine's destructor would wait for a step that never ends, so
+// the process ends without it. Threads: any.
 #pragma once
 
 #include <functional>
@@ -16,15 +16,15 @@ class DeviceFailure {
   DeviceFailure(const DeviceFailure&) = delete;
   DeviceFailure& operator=(const DeviceFailure&) = delete;
 
-  // Called with the failure, on a thread of the engine's, unless leave() comes before. Must not call anything here.
+  // Called with the failure on an engine's thread, unless leave() comes before. The handler must not call this object.
   void set_handler(std::function<void(const std::string&)> handler);
 
-  // EngineOptions::on_device_failure: keeps it. This must outlive the engine.
+  // For EngineOptions::on_device_failure: keeps the failure. This must outlive the engine.
   void operator()(const std::string& failure);
   bool happened() const;
 
-  // When everything is written, and the engine goes next. Where the device has failed, or does while the engine goes,
-  // says so and ends the process with kExitDevice.
+  // Call it when all output is written, right before the engine is destroyed. If the device has failed, or fails during
+  // the destruction, it prints the failure and ends the process with kExitDevice.
   void leave();
 
  private:
@@ -32,8 +32,8 @@ class DeviceFailure {
 
   Console& console_;
   mutable std::mutex mutex_;
-  std::function<void(const std::string&)> handler_;  // guarded by mutex_, as all below
-  std::string failure_;                              // empty: there was none
+  std::function<void(const std::string&)> handler_;  // guarded by mutex_, like all below
+  std::string failure_;                              // empty: no failure
   bool leaving_ = false;
 };
 

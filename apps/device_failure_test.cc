@@ -1,5 +1,4 @@
-// Protects what a command does about its device: whichever fails or hangs, the process ends with what it was, and keeps
-// what is worth keeping.
+// Protects a command whose device fails or hangs: the process ends with the reason, and keeps the results so far.
 #include "apps/device_failure.h"
 
 #include <fcntl.h>
@@ -59,10 +58,10 @@ TEST(DeviceFailure, IsHandledOnlyBeforeTheEnd) {
   EXPECT_EQ(handled, kFailure);
   EXPECT_TRUE(device.happened());
   DeviceFailure none(&console);
-  none.leave();  // goes on
+  none.leave();  // returns
 }
 
-// The program with a device that a signal makes fail (SIGUSR1) or hang (SIGUSR2).
+// The program with a device that fails at SIGUSR1 or hangs at SIGUSR2.
 class FaultyProgram : public testing::TestWithParam<int> {
  protected:
   ~FaultyProgram() override {
@@ -80,7 +79,7 @@ class FaultyProgram : public testing::TestWithParam<int> {
     redirect(STDERR_FILENO, path("err"), O_WRONLY | O_CREAT | O_TRUNC);
     execute(program, words);
   }
-  // Once the file holds something, the device goes wrong.
+  // Breaks the device once the file has content.
   void break_device_after(const std::string& file) const {
     for (int i = 0; i < 300'000 && read(file).empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ASSERT_FALSE(read(file).empty()) << read("err");
@@ -126,7 +125,7 @@ TEST_P(FaultyProgram, GenerateEndsWithTheFailure) {
   expect_the_failure_is_said();
 }
 
-// Lines without an answer stay without a result, so that the same command answers them.
+// Lines without an answer stay open for the same command.
 TEST_P(FaultyProgram, BatchLeavesTheRestToTheSameCommand) {
   constexpr int kLines = 60;
   {
@@ -163,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(Device, FaultyProgram, testing::Values(SIGUSR1, SIGUSR2
 
 class ProgramWithoutMemory : public FaultyProgram {};
 
-// On a thread of the engine's.
+// The allocation fails on an engine's thread.
 TEST_P(ProgramWithoutMemory, EndsWithASentence) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer has its own operator new";
   start(joined({"generate", "--prompt", "Once", "--max-tokens", "1500", "--ignore-eos", "--spec", "off"}, engine_));

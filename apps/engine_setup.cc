@@ -23,14 +23,14 @@
 namespace volley::apps {
 namespace {
 
-// Where what a step costs is kept; empty: nowhere. `asked`: of --cost-cache, or empty.
+// The folder for step costs; empty: not kept. `asked`: --cost-cache, or empty.
 std::string cost_cache_dir(const std::string& asked) {
   if (!asked.empty()) return asked == "none" ? "" : asked;
   const std::string home = env_cache_home();
   return home.empty() ? "" : home + "/volley";
 }
 
-// What keeps a folder from being a model's; empty if nothing that can be seen from outside.
+// Why a folder cannot be a model's, as far as can be seen from outside; empty: no reason.
 std::string folder_problem(const std::string& dir) {
   namespace fs = std::filesystem;
   std::error_code failed;
@@ -38,7 +38,7 @@ std::string folder_problem(const std::string& dir) {
   if (folder.type() == fs::file_type::not_found) return "There is no folder " + dir;
   if (folder.type() != fs::file_type::none && !fs::is_directory(folder)) return dir + " is neither a file nor a folder";
   const bool complete = !failed && fs::exists(fs::path(dir) / "config.json", failed);
-  // Asked again, because without the right to look into a folder its files seem not to be there.
+  // Checked separately, because without access to a folder its files seem to be missing.
   if (!failed && ::faccessat(AT_FDCWD, dir.c_str(), R_OK | X_OK, AT_EACCESS) != 0)
     failed = {errno, std::generic_category()};
   if (failed && !complete) return dir + " cannot be read (" + failed.message() + ")";
@@ -46,7 +46,7 @@ std::string folder_problem(const std::string& dir) {
   return dir + (fs::is_empty(dir, failed) ? " is empty" : " has no config.json");
 }
 
-// Says what a folder must be; that its config.json cannot be opened would be all that the readers could say.
+// Says what a folder must be; the readers could only say that config.json cannot be opened.
 Status check_folder(const std::string& option, const std::string& dir, const std::string& what) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(dir, ignored)) {
@@ -115,7 +115,7 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
     if (options.verify.kind != VerifyPolicy::Kind::kAuto) {
       return invalid_argument("--verify needs a drafter: give --draft DIR and leave out --spec off.");
     }
-    options.draft_dir.clear();  // its weights and its KV would only take memory
+    options.draft_dir.clear();  // its weights and KV would only take memory
     if (!flags.speculation && !draft_none) {
       const auto known = known_drafter(setup.model_name);
       setup.notes.push_back("No drafter was given, so decoding is plain: --draft " +
@@ -162,7 +162,7 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console*
 }
 
 int creation_exit_status(const EngineSetup& setup, const Error& error) {
-  // A wrong config.json or weight file is an invalid argument too, so ask whether they can be read.
+  // A wrong config.json or weight file is an invalid argument, too, so this checks whether they can be read.
   const EngineOptions& options = setup.options;
   const auto has_weights = [&options](const std::string& dir) {
     return options.dummy_weights || weights::open_checkpoint(dir).ok();

@@ -1,4 +1,4 @@
-// Which models and which mode follow from the flags.
+// Models and modes that follow from the flags.
 #include "apps/engine_setup.h"
 
 #include <gtest/gtest.h>
@@ -117,7 +117,7 @@ TEST(EngineSetup, AFolderThatIsNotThereSaysWhatItMustBe) {
   EXPECT_TRUE(check_folders(options).ok());
 }
 
-// "has no config.json" would send the user looking for a download that went wrong.
+// "has no config.json" would make the user look for a broken download.
 TEST(EngineSetup, AFolderThatCannotBeReadSaysSo) {
   const fs::path folder = fs::temp_directory_path() / ("volley_folder_" + std::to_string(getpid()));
   fs::create_directories(folder);
@@ -127,7 +127,7 @@ TEST(EngineSetup, AFolderThatCannotBeReadSaysSo) {
   std::ofstream(folder / "config.json") << "{}";
   fs::permissions(folder, fs::perms::none);
   const bool root = geteuid() == 0;
-  ASSERT_TRUE(!root || seteuid(65534) == 0);  // for root nothing is forbidden
+  ASSERT_TRUE(!root || seteuid(65534) == 0);  // root may read anything
   const Status closed = check_folders(options);
   ASSERT_TRUE(!root || seteuid(0) == 0);
   fs::permissions(folder, fs::perms::owner_all);

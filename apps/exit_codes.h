@@ -1,4 +1,4 @@
-// What the process's exit status means; `volley --help` prints the same table.
+// The process's exit statuses; `volley --help` prints the same table.
 #pragma once
 
 #include <volley/result.h>
@@ -7,10 +7,10 @@ namespace volley::apps {
 
 enum ExitCode : int {
   kExitOk = 0,
-  kExitRequestsFailed = 1,  // the run went through, and some of its requests failed
+  kExitRequestsFailed = 1,  // some requests failed
   kExitUsage = 2,           // an option, an input file or an output is wrong
   kExitModel = 3,           // the models could not be loaded
-  kExitDevice = 4,          // the device failed or hangs, another node is gone, or there is no memory left
+  kExitDevice = 4,          // the device failed or hangs, another node is gone, or no memory is left
   kExitInterrupted = 130,   // Ctrl-C
   kExitTerminated = 143,    // SIGTERM
 };

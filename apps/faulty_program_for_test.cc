@@ -1,6 +1,6 @@
-// The program with a device that goes wrong when a signal says so, to test the process: after SIGUSR1 its next piece of
-// work fails, once; after SIGUSR2 it hangs for good; after SIGALRM it asks for more memory than there is. Until the
-// first of them, or SIGCONT, its work is slow: what a test has asked for is not over before its signal comes.
+// The program with a device that a signal breaks: after SIGUSR1 its next piece of work fails, once; after SIGUSR2 it
+// hangs for good; after SIGALRM it asks for more memory than there is. Until the first of them, or SIGCONT, its work is
+// slow, so that requests are not over before the signal comes.
 #include <signal.h>
 #include <unistd.h>
 

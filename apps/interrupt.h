@@ -1,5 +1,5 @@
-// Ctrl-C and SIGTERM as a call on a thread of their own instead of a signal handler: the first asks the program to end
-// in order, the second ends it at once.
+// Turns Ctrl-C and SIGTERM into calls on a thread of their own instead of a signal handler: the first asks the program
+// to end in order, the second ends it at once.
 #pragma once
 
 #include <atomic>
@@ -18,28 +18,27 @@ class InterruptWatch {
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
-  // From now on the first signal calls `handler` on the watch's thread. While there is no handler a signal ends the
-  // process at once, with the status below: nothing is worth saving yet. An empty function takes the handler away, and
+  // The first signal after this calls `handler` on the watch's thread. Without a handler a signal ends the process at
+  // once, with the status below, because nothing is worth saving yet. An empty function removes the handler, and
   // returns only when no call of it is running.
   void set_handler(std::function<void()> handler);
-  // While there is one, every Ctrl-C calls it and does nothing else; SIGTERM is as before. An empty function takes it
-  // away, as above.
+  // Every Ctrl-C then only calls this handler; SIGTERM works as before. An empty function removes it, as above.
   void set_ctrl_c_handler(std::function<void()> handler);
   bool interrupted() const { return signal_.load(std::memory_order_acquire) != 0; }
-  // What the process ends with after the first signal: kExitInterrupted or kExitTerminated. REQUIRES: interrupted().
+  // The exit status after the first signal: kExitInterrupted or kExitTerminated. REQUIRES: interrupted().
   int exit_status() const;
 
  private:
   void watch();
 
   int signals_ = -1, stop_ = -1;  // signalfd, eventfd
-  std::atomic<int> signal_{0};    // the first one
+  std::atomic<int> signal_{0};    // the first signal
   std::mutex mutex_;
   std::function<void()> handler_, ctrl_c_handler_;  // guarded by mutex_
   std::thread thread_;
 };
 
-// A handler for the length of a scope.
+// Sets a handler for a scope.
 class InterruptScope {
  public:
   InterruptScope(InterruptWatch* watch, std::function<void()> handler) : watch_(watch) {

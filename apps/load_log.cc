@@ -21,7 +21,7 @@ double share(int64_t part, int64_t whole) {
   return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
-// "temperature 0.6, top_p 0.95": what is not neutral of it.
+// "temperature 0.6, top_p 0.95": the settings that are not neutral.
 std::string sampling_words(const SamplingParams& sampling) {
   if (sampling.temperature == 0) return "the likeliest tokens";
   std::string words = format("temperature %g", sampling.temperature);

@@ -1,5 +1,5 @@
-// Protects what an operator reads: the line of the start says all that decides how a server works, and the line of the
-// load has the figures of its time alone.
+// Protects the operator's lines: the start line has all that decides how the server works, and a load line has the
+// figures of its own time.
 #include "apps/load_log.h"
 
 #include <gtest/gtest.h>
@@ -97,7 +97,7 @@ TEST(LoadLog, TheLoadIsThatOfItsTime) {
   EXPECT_NE(load_line(stuck, stuck, 10), "") << "who waits without an end is seen";
 }
 
-// A line while requests run, none before, and the thread ends with the log.
+// Logs lines while requests run and none before; the thread ends with the log.
 TEST(LoadLog, SpeaksWhileThereIsWork) {
   serve::FakeEngine engine([](const GenerateRequest&) { return serve::FakeScript{.endless = true}; });
   std::mutex mutex;

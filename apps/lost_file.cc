@@ -12,18 +12,18 @@
 namespace volley::apps {
 namespace {
 
-bool g_terminal = false;  // a line of progress may stand there
+bool g_terminal = false;  // a progress line may be on the terminal
 
 void say(const char* text) {
   (void)!write(STDERR_FILENO, text, std::strlen(text));
 }
 
-// Runs in the thread that read, wherever that was: nothing here may take a lock or memory.
+// Runs in the reading thread, at any point, so it must take neither a lock nor memory.
 void on_bus_error(int signal, siginfo_t* info, void*) {
   const char* path = weights::mapped_file_at(info->si_addr);
   if (path == nullptr) {
     ::signal(signal, SIG_DFL);
-    ::raise(signal);  // comes when this returns
+    ::raise(signal);  // takes effect when this returns
     return;
   }
   say(g_terminal ? "\nvolley: " : "volley: ");

@@ -1,10 +1,10 @@
-// A sentence for the end that a mapped weight file brings about when it is cut short.
+// Explains the end of a process whose mapped weight file was cut short.
 #pragma once
 
 namespace volley::apps {
 
-// From now on a read of a mapped weight file that is no longer there (SIGBUS) ends the process with kExitModel and a
-// sentence on stderr that names the file. Any other SIGBUS ends it as it always does. Once, early in main().
+// From now on a read behind the end of a mapped weight file (SIGBUS) ends the process with kExitModel and a sentence on
+// stderr that names the file. Any other SIGBUS ends the process as usual. Call once, early in main().
 void report_lost_files();
 
 }  // namespace volley::apps

@@ -1,4 +1,4 @@
-// The program `volley`: parses the command line and hands over to one subcommand.
+// The program `volley`: parses the command line and runs one subcommand.
 #include <unistd.h>
 
 #include <cstdio>
@@ -24,10 +24,10 @@ struct Dispatch {
   InterruptWatch* interrupt;
   Console* console;
 
-  // Commands with an engine first get the models that are named and not there.
+  // Commands with an engine first download missing models.
   template <typename C>
   int start(const C& command) const {
-    [[maybe_unused]] bool elsewhere = false;  // the model is another server's
+    [[maybe_unused]] bool elsewhere = false;  // the model is on another server
     if constexpr (requires { command.url; }) elsewhere = command.url.has_value();
     if constexpr (requires { command.engine; }) {
       if (elsewhere) return (*this)(command);
@@ -65,14 +65,14 @@ int run(int argc, char** argv) {
   auto command = parse_command_line(argc, argv, env_volley_variables(), &warnings);
   for (const std::string& warning : warnings) console.note(warning);
   if (!command.ok()) return console.fail(command.error().message, kExitUsage);
-  // Before the watch blocks signals for whatever this process becomes.
+  // Must come before the watch blocks signals, because the new program inherits that.
   if (const auto* suite = std::get_if<BenchServingCommand>(&*command)) return run_bench_serving(*suite, &console);
   InterruptWatch interrupt;
   const Dispatch dispatch{&interrupt, &console};
   return std::visit([&dispatch](const auto& chosen) { return dispatch.start(chosen); }, *command);
 }
 
-// A handler of `new`: whatever needed the memory, on any thread, ends here with the process.
+// A handler of `new`: on any thread, the process ends here if memory is missing.
 [[noreturn]] void end_without_memory() {
   constexpr std::string_view kSentence = "volley: The process has no memory left: give it more.\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kSentence.data(), kSentence.size());

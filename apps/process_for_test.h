@@ -1,4 +1,4 @@
-// What tests of the program as a process share.
+// Shared by tests of the program as a process.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@
 
 namespace volley::apps {
 
-// What a process that was forked becomes.
+// Replaces a forked process by `program`.
 [[noreturn]] inline void execute(const char* program, std::vector<std::string> arguments) {
   std::string name = "volley";
   std::vector<char*> argv = {name.data()};
@@ -22,8 +22,7 @@ namespace volley::apps {
   ::_exit(127);
 }
 
-// The exit status, 1000 + the signal that ended it, or -1: it still runs after five minutes. pid becomes -1 once it
-// ended.
+// The exit status, 1000 + a fatal signal, or -1: it still runs after five minutes. Sets pid to -1 once it ended.
 inline int status_of(pid_t& pid) {
   for (int i = 0; i < 30'000; ++i) {
     int raw = 0;

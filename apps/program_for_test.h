@@ -1,4 +1,4 @@
-// `volley` as a user starts it, and the files that tests of it need.
+// `volley` as a user starts it, and files for its tests.
 #pragma once
 
 #include <fcntl.h>
@@ -22,10 +22,10 @@ namespace volley::apps {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// A run of the program with its output in files, so that nothing can block on a full pipe.
+// A run of the program with its output in files, so that no full pipe can block it.
 class Program {
  public:
-  // `standard_output`: a file instead; empty: closed.
+  // `standard_output`: a file that replaces it; empty: closed.
   explicit Program(const std::vector<std::string>& arguments, std::optional<std::string> standard_output = {}) {
     static int runs = 0;
     base_ = (fs::temp_directory_path() / ("volley_cli_" + std::to_string(getpid()) + "_" + std::to_string(runs++)))
@@ -51,7 +51,7 @@ class Program {
 
   int status() { return status_of(pid_); }
   void signal(int number) const { kill(pid_, number); }
-  // Until stdout holds `text`, at most 300 s.
+  // Waits until stdout holds `text`, at most 300 s.
   bool wait_for_output(const std::string& text) const {
     for (int i = 0; i < 30'000; ++i) {
       if (out().find(text) != std::string::npos) return true;
@@ -84,7 +84,7 @@ class Program {
   }
 
   std::string base_;
-  pid_t pid_ = -1;  // once it ended, too
+  pid_t pid_ = -1;  // kept after the end
 };
 
 class TempFile {
@@ -100,14 +100,14 @@ class TempFile {
   std::string path_;
 };
 
-// One sentence on stderr: one line that begins with the program's name.
+// Checks that stderr is one sentence: one line that begins with the program's name.
 inline void expect_one_error(const Program& program) {
   const std::string text = program.err();
   EXPECT_TRUE(text.starts_with("volley: ")) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
 }
 
-// A model folder whose files are the pocket's, but for those a test replaces.
+// A model folder with the pocket's files, except those that a test replaces.
 class ModelCopy {
  public:
   explicit ModelCopy(const std::string& name)

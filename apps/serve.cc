@@ -44,8 +44,8 @@ void open_log(const ServeCommand& command, serve::ServerOptions& options) {
   options.log_sink = std::move(sink);
 }
 
-// A shell's usual limit of 1,024 open files is less than the connections that the server takes: what the system allows
-// without special rights is taken, and the rest is said.
+// A shell's usual limit of 1,024 open files is below the server's connections. Raises it as far as possible without
+// special rights, and warns if that is not enough.
 void raise_file_limit(const serve::ServerOptions& options, const serve::ServerLog& log) {
   constexpr rlim_t kOtherFiles = 256;  // weights, threads' descriptors, the log
   const rlim_t wanted = static_cast<rlim_t>(options.max_connections) + kOtherFiles;
@@ -58,16 +58,16 @@ void raise_file_limit(const serve::ServerOptions& options, const serve::ServerLo
            " connections. Raise the limit (ulimit -n) or lower --max-connections.");
 }
 
-// What is free in one heap is of no use to threads of another. Of the eight a core that there may be, each comes to
-// hold the most that its threads ever needed. And each reserves 64 MiB of address space, so where that is limited there
-// is one. Early: a thread that has allocated keeps its heap.
+// Threads cannot use another heap's free memory. glibc may make eight heaps a core, and each keeps the most that its
+// threads ever needed. Each also reserves 64 MiB of address space, so under a limit there is one. Call early: a thread
+// that has allocated keeps its heap.
 void limit_heaps() {
   rlimit limit{};
   const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   mallopt(M_ARENA_MAX, limited ? 1 : static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
 }
 
-// With --log-level debug: once a second what the verify budget chose last, and why, while somebody decodes.
+// With --log-level debug: logs the verify budget's last choice and its reason once a second, while a request decodes.
 class DecisionLog {
  public:
   DecisionLog(const Engine& engine, const serve::ServerLog& log, bool wanted) {
@@ -95,7 +95,7 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   options.worker_threads = serve::good_worker_threads(usable_cores());
   options.grammar_threads = text::kMostCompiling;
   VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys(), command.api_keys));
-  // Where clients are told apart none may have all of the queue: more would be a 429 however often it is sent.
+  // A single client may not fill the queue, so a request for more choices would always be a 429.
   const size_t places = engine::most_places_alone(static_cast<size_t>(setup.options.max_queue));
   if (options.api_keys.size() != 1) options.max_choices = std::min(options.max_choices, static_cast<int>(places));
   open_log(command, options);
@@ -108,8 +108,8 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   return options;
 }
 
-// A node that is not the first: it has no server, and lives as long as node 0's engine. Where all get a signal at once,
-// node 0's requests end first; a second one ends this process.
+// Runs a node other than the first: it has no server, and lives as long as node 0's engine. After a signal to all, node
+// 0's requests end first; a second signal ends this process.
 int run_follower(const ServeCommand& command, EngineSetup& setup, InterruptWatch* interrupt, Console* console) {
   serve::ServerOptions options = command.server;
   open_log(command, options);
@@ -123,7 +123,7 @@ int run_follower(const ServeCommand& command, EngineSetup& setup, InterruptWatch
   setup.options.on_warning = [log](const std::string& warning) { log.warn(warning); };
   log.info(name + " looks for node 0 at " + setup.options.master_addr + ", port " +
            std::to_string(setup.options.master_port) + ".");
-  // The process goes without what waits for the step.
+  // The process ends without its destructors, which would wait for the step.
   setup.options.on_device_failure = [console](const std::string& failure) {
     console->error(failure);
     std::_Exit(kExitDevice);
@@ -157,7 +157,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   if (setup->options.node_rank > 0) return run_follower(command, *setup, interrupt, console);
   auto options = server_options(command, *setup);
   if (!options.ok()) return console->fail(options.error().message, kExitUsage);
-  // Before the engine, which must not outlive it.
+  // Declared before the engine, which must not outlive it.
   std::shared_ptr<serve::CacheEventPublisher> publisher;
   if (command.cache_events.enabled) {
     auto started = serve::CacheEventPublisher::start(command.cache_events, setup->options.data_parallel_size);
@@ -172,7 +172,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
       options->served_model_names.front(), setup->draft_name, "", options->api_keys.size(), {}, options->chat_sampling};
   const serve::ServerLog log(options->log, options->log_format);
   raise_file_limit(*options, log);
-  // Listens before the models are there: a port that is taken shows at once, and probes learn that it is loading. The
+  // Listens before the models are loaded: a taken port shows at once, and probes learn that the server is loading. The
   // engine is declared first because it must outlive the server.
   DeviceFailure device(console);
   std::unique_ptr<Engine> engine;
@@ -180,9 +180,9 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   if (!server.ok()) return console->fail(server.error().message, kExitUsage);
   serve::Server& running = *server.value();
   setup->options.on_warning = [log](const std::string& warning) { log.warn(warning); };
-  // Every request knows it by then, and the server has only to say so and to end.
+  // Every request has its error by then; the server only has to report and end.
   device.set_handler([&running, &log](const std::string& failure) {
-    constexpr std::chrono::milliseconds kLastWords{1000};  // for answers on their way
+    constexpr std::chrono::milliseconds kLastWords{1000};  // for answers under way
     log.error(failure);
     running.drain(kLastWords);
   });

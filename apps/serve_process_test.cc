@@ -1,4 +1,4 @@
-// Protects `volley serve` as a process: what it must survive, and that a signal ends it whatever its surroundings do.
+// Protects `volley serve` as a process: it survives its surroundings, and a signal always ends it.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -24,8 +24,8 @@
 namespace volley::serve {
 namespace {
 
-// `volley serve` on a free port, with stdout and stderr as pipes. Of stderr nothing is read unless a test does. closed:
-// descriptors that it begins without.
+// Starts `volley serve` on a free port, with pipes as stdout and stderr. Only a test that asks reads stderr. closed:
+// descriptors missing at the start.
 class ServeProcess {
  public:
   explicit ServeProcess(std::vector<std::string> options = {}, const char* program = VOLLEY_PROGRAM,
@@ -55,7 +55,7 @@ class ServeProcess {
     ::close(err_);
   }
 
-  // Once it takes requests; 0: it ended before.
+  // Waits until it takes requests; 0: it ended before.
   uint16_t port() const {
     std::string line;
     for (char c = 0; c != '\n' && ::read(out_, &c, 1) == 1;) line += c;
@@ -65,7 +65,7 @@ class ServeProcess {
                : 0;
   }
   void signal(int number) const { ::kill(pid_, number); }
-  // The process that it started; -1: none.
+  // The device process that it started; -1: none.
   pid_t child() const {
     for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task")) {
       std::ifstream children(task.path() / "children");
@@ -73,7 +73,7 @@ class ServeProcess {
     }
     return -1;
   }
-  // All that it writes there, until it has ended.
+  // All of stderr, until the process has ended.
   std::string errors() const {
     std::string text;
     std::array<char, 4096> piece;
@@ -83,7 +83,7 @@ class ServeProcess {
   }
   int status() { return apps::status_of(pid_); }
   bool error_pipe_is_full() const {
-    // The reader's end cannot say so; a writer's end of the same pipe can.
+    // Only a writer's end of the pipe tells whether it is full.
     const int writer = ::open(("/proc/self/fd/" + std::to_string(err_)).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     pollfd writable{writer, POLLOUT, 0};
     const bool full = ::poll(&writable, 1, 0) == 0;
@@ -96,7 +96,7 @@ class ServeProcess {
   int out_ = -1, err_ = -1;
 };
 
-// 0: there is no such process.
+// 0: no such process.
 char state_of(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   stat.ignore(std::numeric_limits<std::streamsize>::max(), ')');
@@ -105,31 +105,31 @@ char state_of(pid_t pid) {
   return state;
 }
 
-// The process that takes over an orphan may never ask how it ended.
+// The process that adopts an orphan may never reap it.
 bool is_gone(pid_t pid) {
   const char state = state_of(pid);
   return state == 0 || state == 'Z' || state == 'X';
 }
 
-// Kills the process that computes, and stops the next one before it is ready.
+// Kills the device process, and stops the next one before it is ready.
 pid_t restarted_and_stopped(const ServeProcess& process) {
   const pid_t old = process.child();
   ::kill(old, SIGKILL);
   pid_t next = -1;
-  // At once, so perhaps before it has done anything.
+  // May come before the new process has done anything.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (((next = process.child()) <= 0 || next == old) && std::chrono::steady_clock::now() < end) {
   }
   EXPECT_TRUE(next > 0 && next != old);
   ::kill(next, SIGSTOP);
-  // Its parent gives it a group of its own right after it has made it.
+  // Its parent puts it into a group of its own right after the fork.
   EXPECT_TRUE(eventually([&] { return ::getpgid(next) == next; }));
-  // The system wakes stopped processes alone; one that has yet to run and stop would stop later, for good.
+  // The kernel wakes only stopped processes; one that stops later would stay stopped.
   EXPECT_TRUE(eventually([&] { return state_of(next) == 'T'; }));
   return next;
 }
 
-// Whatever collects the log may hang. Requests must be answered all the same, and SIGTERM must end the process.
+// The reader of the log may hang. Requests must still be answered, and SIGTERM must end the process.
 TEST(ServeProcess, ALogThatNobodyReadsHangsNothing) {
   ServeProcess process;
   const uint16_t port = process.port();
@@ -148,7 +148,7 @@ TEST(ServeProcess, ALogThatNobodyReadsHangsNothing) {
   EXPECT_EQ(process.status(), 0);
 }
 
-// What is opened first must not take the place of a stream that somebody writes to.
+// The first opened file must not take a standard stream's number.
 TEST(ServeProcess, StartsWithoutStandardStreams) {
   ServeProcess process({"--log-level", "debug"}, VOLLEY_PROGRAM, {STDIN_FILENO, STDERR_FILENO});
   const uint16_t port = process.port();
@@ -163,11 +163,11 @@ TEST(ServeProcess, StartsWithoutStandardStreams) {
   EXPECT_EQ(process.status(), 0);
 }
 
-// Runs for a second or so; for very long in the faulty program, until it gets a signal.
+// Runs for about a second; in the faulty program until it gets a signal.
 constexpr const char* kLong =
     R"({"prompt": "Once", "max_tokens": 1500, "ignore_eos": true, "stream": true, "volley": {"speculation": false}})";
 
-// Every client learns it, and whoever started the process too.
+// Clients and the process's parent learn of the failure.
 TEST(ServeProcess, ADeviceThatFailsOrHangsEndsIt) {
   for (const int signal : {SIGUSR1, SIGUSR2}) {
     ServeProcess process({"--threads", "2", "--step-timeout", signal == SIGUSR1 ? "600" : "5"}, VOLLEY_FAULTY_PROGRAM);
@@ -185,7 +185,7 @@ TEST(ServeProcess, ADeviceThatFailsOrHangsEndsIt) {
   }
 }
 
-// Nobody waits for it any more, and the process must end all the same.
+// No client waits any more, but the process must still end.
 TEST(ServeProcess, ADeviceThatHangsWhileItEndsIsSaid) {
   ServeProcess process({"--threads", "2", "--step-timeout", "6", "--drain-timeout", "1"}, VOLLEY_FAULTY_PROGRAM);
   const auto running = open_stream(process.port(), "data: ", kLong);
@@ -197,7 +197,7 @@ TEST(ServeProcess, ADeviceThatHangsWhileItEndsIsSaid) {
   EXPECT_NE(errors.find("--step-timeout"), std::string::npos) << errors;
 }
 
-// The same text as without the fault, in one stream. Where the options came from may be gone by then.
+// The stream has the same text as without the fault. The options' sources may be gone by then.
 TEST(ServeProcess, ADeviceThatFailsIsMadeAnewWhereThatIsWanted) {
   const auto file = std::filesystem::temp_directory_path() / ("volley_restart_" + std::to_string(::getpid()) + ".yaml");
   for (const int signal : {SIGUSR1, SIGUSR2, SIGKILL}) {
@@ -238,7 +238,7 @@ TEST(ServeProcess, ADeviceThatFailsIsMadeAnewWhereThatIsWanted) {
   }
 }
 
-// As long as the process that computes loads, nothing is computed: whoever asks is told, and requests wait.
+// While the device process loads again, probes and clients are told, and requests wait.
 TEST(ServeProcess, WhileModelsAreLoadedAgainItIsNotHealthy) {
   ServeProcess process({"--threads", "2", "--restart-on-device-error"});
   const uint16_t port = process.port();
@@ -263,7 +263,7 @@ TEST(ServeProcess, WhileModelsAreLoadedAgainItIsNotHealthy) {
   EXPECT_EQ(status("/ready"), 200);
 }
 
-// However it ends, and whatever that process does: computes, loads, or is stopped.
+// No end of the server leaves the device process behind, whether that one computes, loads or is stopped.
 TEST(ServeProcess, LeavesNoProcessBehind) {
   for (const char* what : {"idle", "stopped", "stopped and loading", "stopped, with SIGTERM"}) {
     ServeProcess process({"--threads", "2", "--restart-on-device-error", "--drain-timeout", "1"});
@@ -281,7 +281,7 @@ TEST(ServeProcess, LeavesNoProcessBehind) {
   }
 }
 
-// Whoever stops a service sends the signal to all of its processes.
+// A service manager signals all processes of a service.
 TEST(ServeProcess, ASignalToAllProcessesLetsRequestsEnd) {
   ServeProcess process({"--threads", "2", "--restart-on-device-error"});
   const auto client = open_stream(process.port(), "data: ", kLong);

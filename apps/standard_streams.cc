@@ -12,7 +12,7 @@
 namespace volley::apps {
 
 void prepare_standard_streams() {
-  // In this order: open() takes the lowest number that is free.
+  // The order matters: open() takes the lowest free number.
   for (const auto& [fd, flags] :
        {std::pair(STDIN_FILENO, O_WRONLY), {STDOUT_FILENO, O_RDONLY}, {STDERR_FILENO, O_RDONLY}}) {
     if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) (void)!open("/dev/null", flags);

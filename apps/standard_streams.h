@@ -1,13 +1,13 @@
-// The process's own streams: what must hold of them before anything is written, and whether writing went well.
+// Prepares the process's standard streams, and reports failed writes.
 #pragma once
 
 #include <volley/result.h>
 
 namespace volley::apps {
 
-// Once, before any file is opened and any thread exists. A stream that the caller closed is held by /dev/null, opened
-// such that its use is an error: else the next file would get its number, and the program's texts. A reader that is
-// gone and a file at its size limit become errors of the write instead of signals that end the process.
+// Call once, before any file is opened and any thread exists. /dev/null takes the place of closed streams, opened so
+// that its use is an error; otherwise the next opened file would get that number, and the program's texts. A lost
+// reader and a file at its size limit become write errors instead of fatal signals.
 void prepare_standard_streams();
 
 // Flushes stdout. kDataLoss if this or any earlier write to it failed: "Writing to standard output failed: …".

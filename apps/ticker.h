@@ -1,4 +1,4 @@
-// Something that is done now and then, on a thread of its own.
+// Repeats a call on a thread of its own.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ class Ticker {
   const std::function<void()> tick_;
   std::mutex mutex_;
   std::condition_variable_any stopped_;
-  std::jthread thread_;  // last: starts when everything above exists
+  std::jthread thread_;  // last, because it starts when everything above exists
 };
 
 }  // namespace volley::apps

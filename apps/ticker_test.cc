@@ -1,4 +1,4 @@
-// Protects what is done now and then: it goes on, and ends when it is told to.
+// Protects a ticker: it repeats, and ends with its object.
 #include "apps/ticker.h"
 
 #include <gtest/gtest.h>

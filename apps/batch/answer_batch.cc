@@ -1,4 +1,4 @@
-// The run itself, over serve/batch_run.h: what a console, an interrupt and one output file add.
+// Runs a batch with serve/batches/batch_run.h, and adds a console, an interrupt and a single output file.
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
@@ -14,7 +14,7 @@
 namespace volley::apps {
 namespace {
 
-// The request code's warnings (unknown fields), as notes of the program.
+// Prints the request code's warnings (unknown fields) as the program's notes.
 class ConsoleSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   explicit ConsoleSink(Console* console) : console_(console) {}
@@ -73,7 +73,7 @@ int answer_batch(Engine& engine, const BatchCommand& command, const std::vector<
   };
   hooks.stopped = [&] { return interrupt->interrupted() || device.happened(); };
   hooks.count_tokens = [&](int64_t tokens) { progress.count_tokens(tokens); };
-  // A request hears of a device that fails before this command does: by the second time it has.
+  // A request may hear of the device's failure before this command does. By its second try the command has.
   serve::BatchRun run(command.input, &files->index, std::move(hooks), {.retries = 1});
   const InterruptScope scope(interrupt, [&run] { run.wake(); });
   Status status = run.run();

@@ -46,7 +46,7 @@ Result<BatchFiles> open_batch(const BatchCommand& command) {
   if (command.input == "-") {
     return invalid_argument("batch reads its input twice, and again when it is resumed: give a file instead of -.");
   }
-  // Reading a pipe would take its lines away from the second time, or wait for ever.
+  // A pipe cannot be read a second time.
   VOLLEY_RETURN_IF_ERROR(check_input(command.input));
   VOLLEY_ASSIGN(serve::BatchIndex index, serve::BatchIndex::read(command.input));
   VOLLEY_ASSIGN(serve::ResultFile results, serve::ResultFile::open(command.output, command.input));

@@ -10,19 +10,19 @@
 
 namespace volley::apps {
 
-// What is there before the models are loaded: a bad file should not cost minutes.
+// The files, opened before the models are loaded: a bad file should not cost minutes.
 struct BatchFiles {
-  serve::BatchIndex index;    // of the input, with the lines that the output answers marked as done
-  serve::ResultFile results;  // open for the lines that are missing
-  int64_t failed = 0;         // lines of the output that tell of a failure
+  serve::BatchIndex index;    // the input's lines; those that the output answers are marked as done
+  serve::ResultFile results;  // takes the missing lines
+  int64_t failed = 0;         // output lines that report a failure
   bool cut_torn_line = false;
 };
-// kInvalidArgument: an input that cannot be run (serve::BatchIndex::read), an output that cannot be written, or one
-// that holds ids that the input does not. kDataLoss: a damaged line in the output, named.
+// kInvalidArgument: an input that cannot run (serve::BatchIndex::read), an output that cannot be written, or one with
+// ids that the input does not have. kDataLoss: names a damaged line in the output.
 Result<BatchFiles> open_batch(const BatchCommand& command);
 
-// Answers what is open. `served`: the model names that a request may use. Once the device has failed it writes no more
-// failures: the same command answers these lines.
+// Answers the open lines. `served`: model names that a request may use. After a failure of the device no more failures
+// are written, because the same command can answer these lines later.
 int answer_batch(Engine& engine, const BatchCommand& command, const std::vector<std::string>& served, BatchFiles* files,
                  const DeviceFailure& device, InterruptWatch* interrupt, Console* console);
 

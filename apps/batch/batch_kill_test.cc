@@ -1,4 +1,4 @@
-// The program killed 20 times at random moments, then left to end: each line has exactly one result.
+// Kills the program 20 times at random moments, then lets it end: each line has exactly one result.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ class BatchKillTest : public testing::Test {
           "4", nullptr);
     _exit(127);
   }
-  // The exit status; -1 for a process that a signal ended.
+  // Returns the exit status; -1 if a signal ended the process.
   static int wait_for(pid_t pid) {
     int raw = 0;
     EXPECT_EQ(waitpid(pid, &raw, 0), pid);
@@ -67,12 +67,12 @@ TEST_F(BatchKillTest, EachLineHasOneResult) {
       input << line.dump() << '\n';
     }
   }
-  std::mt19937 random(1);  // seeded: a failure can be run again
-  int64_t grown = 0;       // kills after which the output was longer than before
+  std::mt19937 random(1);  // a fixed seed makes failures repeatable
+  int64_t grown = 0;       // kills that left a longer output than before
   for (int kills = 0; kills < kKills; ++kills) {
     const int64_t before = results();
     const pid_t pid = start();
-    // From its first new line on, so that kills fall into the writing however slow the build is.
+    // Waits for the first new line, so that kills fall into the writing even in a slow build.
     for (int i = 0; i < 60'000 && results() <= before; ++i) {
       ASSERT_EQ(waitpid(pid, nullptr, WNOHANG), 0) << "ended by itself:\n" << read(folder_ / "log");
       std::this_thread::sleep_for(milliseconds(2));

@@ -1,4 +1,4 @@
-// Batches against a scripted engine: every line gets its result, also those that fail, and a second run adds the rest.
+// Batches on a scripted engine: every line gets its result, failing lines too, and a second run adds the rest.
 #include "apps/batch/batch.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class BatchTest : public testing::Test {
     return status;
   }
   void write_input(const std::string& text) { std::ofstream(command_.input) << text; }
-  // By custom_id; none twice.
+  // By custom_id; checks that no id comes twice.
   std::map<std::string, Json> results() const {
     std::map<std::string, Json> found;
     std::ifstream file(command_.output);
@@ -111,7 +111,7 @@ TEST_F(BatchTest, ASecondRunAnswersOnlyWhatIsMissing) {
     for (std::string line; std::getline(file, line);) lines.push_back(line);
   }
   ASSERT_EQ(lines.size(), 10u);
-  // As a run leaves it that was killed in the middle of its seventh line.
+  // Imitates a run that was killed in the middle of its seventh line.
   std::ofstream torn(command_.output);
   for (int i = 0; i < 6; ++i) torn << lines[static_cast<size_t>(i)] << '\n';
   torn << lines[6].substr(0, lines[6].size() / 2);
@@ -128,7 +128,7 @@ TEST_F(BatchTest, WhatTheEngineNeverHasRoomForIsAFailedLine) {
   write_input(input);
   FakeEngine engine({}, std::chrono::milliseconds(5));
   engine.refuse_submits(resource_exhausted("The queue is full."), 2);
-  // The first line is accepted, everything after it refused: what nothing can make room for is a failed line.
+  // The engine accepts only the first line. A line that can never have room fails.
   EXPECT_EQ(run(engine), kExitRequestsFailed);
   const auto found = results();
   ASSERT_EQ(found.size(), 6u);

@@ -75,7 +75,7 @@ void BatchProgress::finish(const EngineStats& stats) {
                 static_cast<long long>(done_ - done_before_), static_cast<long long>(tokens_), seconds);
   std::string line = text;
   if (stats.verify_steps > 0) {
-    // Each request's first token comes from its prompt, not from a verify step.
+    // A request's first token comes from its prompt, not from a verify step.
     const double decoded = static_cast<double>(stats.accepted_tokens + stats.verify_steps);
     std::snprintf(text, sizeof text, ", %.2f tokens a step", decoded / static_cast<double>(stats.verify_steps));
     line += text;

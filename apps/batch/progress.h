@@ -1,4 +1,4 @@
-// How far a batch is and when it will be done, on stderr. Threads: one.
+// Shows on stderr how far a batch is and when it will be done. Threads: one.
 #pragma once
 
 #include <volley/engine.h>
@@ -16,14 +16,14 @@ std::string describe_duration(double seconds);
 
 class BatchProgress {
  public:
-  // `done`, `failed`: of the `lines` of the whole file, those that an earlier run answered.
+  // `done`, `failed`: lines, among the file's `lines`, that an earlier run answered.
   BatchProgress(Console* console, int64_t lines, int64_t done, int64_t failed);
 
-  void count(bool failed);            // one more line is answered
-  void count_tokens(int64_t tokens);  // of an answer
-  // Redraws the line on a terminal; elsewhere writes one every half minute.
+  void count(bool failed);            // one more answered line
+  void count_tokens(int64_t tokens);  // tokens of an answer
+  // Redraws the line on a terminal; elsewhere prints one every half minute.
   void show(int64_t running);
-  // Clears the line and sums up. `stats`: of an engine that did nothing else; they may be those before its last step.
+  // Clears the line and sums up. `stats`: of an engine without other work; the last step may be missing.
   void finish(const EngineStats& stats);
 
   int64_t failed() const { return failed_; }

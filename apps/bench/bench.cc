@@ -20,7 +20,7 @@
 namespace volley::apps {
 namespace {
 
-// A failure with the exit status it means.
+// A failure and its exit status.
 struct Failure {
   int status = kExitOk;
   std::string message;
@@ -37,7 +37,7 @@ class Bench {
       : command_(command), interrupt_(interrupt), console_(*console) {}
 
   int run() {
-    // Whatever is wrong shows before anything takes minutes.
+    // Checks everything before any long work.
     auto output = OrderedOutput::open(command_.output.value_or("-"), command_.input);
     if (!output.ok()) return fail({kExitUsage, output.error().message});
     auto trace = OrderedOutput::open(command_.trace.value_or("-"));
@@ -67,7 +67,7 @@ class Bench {
     return console_.fail(failure.message, failure.status);
   }
 
-  // What was measured before a failure took its minutes too.
+  // Earlier measurements are reported even after a failure.
   bool measured_any() const { return !report_.rows.empty() || !rounds_.runs.empty(); }
 
   Status publish() {
@@ -104,7 +104,7 @@ class Bench {
     return *std::max_element(loads.begin(), loads.end());
   }
 
-  // One engine for all: it must have measured its costs if one of them is to be auto.
+  // All modes share one engine, which must measure its costs if one of them is auto.
   VerifyPolicy first_policy() const {
     for (const VerifyPolicy& policy : command_.verify) {
       if (policy.kind == VerifyPolicy::Kind::kAuto) return policy;
@@ -129,11 +129,11 @@ class Bench {
     return setup;
   }
 
-  // What the rounds need, as far as the model goes. A folder that cannot be read is check_models' to explain.
+  // Makes the context long enough for the rounds. check_models reports a folder that cannot be read.
   Status make_room(EngineOptions* options) const {
     const auto target = families::read_target(options->model_dir);
     if (!target.ok()) return {};
-    constexpr int kLargestBlock = 16;  // of drafters without one of their own
+    constexpr int kLargestBlock = 16;  // for drafters that state no block size
     int block = options->block_size;
     if (block == 0 && !options->draft_dir.empty()) {
       const auto draft = decode::read_proposer(options->draft_dir);
@@ -146,7 +146,7 @@ class Bench {
 
   static Failure setup_failure(const Error& error) { return {setup_exit_code(error), error.message}; }
 
-  // That every mode could be started: the last one's mistake should not cost the measurements before it.
+  // Checks that every mode can start, so that a mistake in the last one does not cost the measurements before it.
   Failure check_modes() const {
     const std::vector<Mode> all = modes();
     const bool drafts =
@@ -189,13 +189,13 @@ class Bench {
     return subject;
   }
 
-  // Policies are compared with an engine that has no drafter. On a GPU two engines would leave each other no memory.
+  // Policies take turns with an engine without a drafter, to compare them. A GPU has no memory for two engines.
   bool takes_turns(const BenchSubject& subject) const {
     const bool compared = !command_.trace && !command_.verify.empty() && command_.block_sizes.size() == 1;
     return compared && subject.engine->info().device == "cpu";
   }
 
-  // The first of `modes`, and those after it that take turns with it, as far as memory allows; they leave the list.
+  // Measures the first of `modes` and those that take turns with it, if memory allows, and removes them from the list.
   Failure measure_some(std::span<const Mode>* modes) {
     DeviceFailure device(&console_);
     std::vector<BenchSubject> subjects;
@@ -204,7 +204,7 @@ class Bench {
       auto setup = setup_of(mode);
       if (!setup.ok()) return setup_failure(setup.error());
       auto engine = create_engine(*setup, &console_, &device);
-      // There is no room for both: then this one comes by itself, afterwards.
+      // Memory holds only one engine, so this mode is measured later by itself.
       if (!engine.ok() && engine.error().code == ErrorCode::kResourceExhausted && !subjects.empty()) break;
       *modes = modes->subspan(1);
       if (!engine.ok()) return {creation_exit_status(*setup, engine.error()), engine.error().message};
@@ -252,14 +252,14 @@ class Bench {
   OrderedOutput *output_ = nullptr, *trace_ = nullptr;
 };
 
-// Random tokens say nothing of a model that knows a few tasks alone, so its folder may bring prompts of them. They end
-// early: more of them make up for that.
+// Random tokens tell little about a model that knows a few tasks alone, so its folder may have prompts. They end early,
+// so there are more of them.
 BenchCommand with_own_prompts(BenchCommand command) {
   constexpr int kLeastRequests = 64;
   const bool made_up = command.engine.base.dummy_weights || !command.engine.simulations.empty();
   if (command.input || command.random_prompts || command.rounds || made_up) return command;
   const auto folders = locate_models(command.engine.model, command.engine.draft);
-  if (!folders.ok()) return command;  // resolve_engine() says why
+  if (!folders.ok()) return command;  // resolve_engine() reports the error
   const std::filesystem::path prompts = std::filesystem::path(folders->target.dir) / "prompts.jsonl";
   std::error_code ignored;
   if (!std::filesystem::exists(prompts, ignored)) return command;

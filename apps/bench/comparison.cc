@@ -17,7 +17,6 @@ ModeMedian median_of(const std::string& mode, std::vector<double> tok_s) {
   return {mode, at_rank(tok_s, 0.5), tok_s.front(), tok_s.back()};
 }
 
-// The medians of one cell, by mode.
 std::vector<ModeMedian> medians(std::span<const MeasuredRun> runs, const std::string& load, int concurrency) {
   std::vector<std::pair<std::string, std::vector<double>>> modes;
   for (const MeasuredRun& run : runs) {

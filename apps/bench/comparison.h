@@ -1,5 +1,4 @@
-// Runs of several modes at the same loads: the policy against the best mode that somebody who knew could have chosen
-// by hand. Arithmetic only.
+// Compares the policy with the best mode that could have been chosen by hand, at the same loads. Arithmetic only.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@
 namespace volley::apps {
 
 struct MeasuredRun {
-  std::string load;  // what the requests are like; empty: as every load (plain decoding knows no acceptance)
+  std::string load;  // kind of requests; empty: any (plain decoding has no acceptance)
   int concurrency = 1;
   std::string mode;  // "auto", "full", "7", "off"
   double tok_s = 0;
@@ -25,21 +24,21 @@ struct ModeMedian {
 struct Comparison {
   std::string load;
   int concurrency = 1;
-  std::vector<ModeMedian> modes;  // in order of their first run
+  std::vector<ModeMedian> modes;  // in order of first runs
   double auto_tok_s = 0;
-  std::string best;  // of the other modes
+  std::string best;  // the best of the other modes
   double best_tok_s = 0;
 
   double ratio() const { return best_tok_s > 0 ? auto_tok_s / best_tok_s : 0; }
 };
 
-// Compares each load and concurrency that has a run of "auto" and one of another mode, in order of their first runs.
+// Compares each load and concurrency with runs of "auto" and of another mode, in order of first runs.
 std::vector<Comparison> compare_with_auto(std::span<const MeasuredRun> runs);
 
-// The geometric mean of the ratios; 0 for none.
+// The ratios' geometric mean; 0 without comparisons.
 double geometric_mean(std::span<const Comparison> comparisons);
 
-// A table of all of them, and below it the lowest ratio and the geometric mean. Empty for none.
+// A table, and below it the lowest ratio and the geometric mean. Empty without comparisons.
 std::string comparison_table(std::span<const Comparison> comparisons);
 
 }  // namespace volley::apps

@@ -12,7 +12,7 @@ TEST(Comparison, MediansOfEachModeDecide) {
   const std::vector<MeasuredRun> runs = {
       {"a", 8, "auto", 100}, {"a", 8, "0", 90}, {"a", 8, "7", 130},   //
       {"a", 8, "auto", 110}, {"a", 8, "0", 95}, {"a", 8, "7", 100},   //
-      {"a", 8, "auto", 500}, {"a", 8, "0", 99}, {"a", 8, "7", 104.5}  // one minute in which everything was odd
+      {"a", 8, "auto", 500}, {"a", 8, "0", 99}, {"a", 8, "7", 104.5}  // an outlier in every mode
   };
   const auto comparisons = compare_with_auto(runs);
   ASSERT_EQ(comparisons.size(), 1u);

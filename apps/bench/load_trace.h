@@ -1,5 +1,5 @@
-// `volley bench --rounds N --concurrency-schedule A,B,… --trace FILE`: loads that follow one another, and what the
-// engine did meanwhile: how fast the policy follows.
+// `volley bench --rounds N --concurrency-schedule A,B,… --trace FILE` runs loads one after the other and records the
+// engine's work, to see how fast the policy follows.
 #pragma once
 
 #include <volley/engine.h>
@@ -11,10 +11,11 @@
 
 namespace volley::apps {
 
-// Load i has --concurrency-schedule's requests number i, with --simulate-acceptance number i modulo their number; the
-// requests of the load before are cancelled. Each line of the file is what happened between two looks at the counters,
-// mostly one step: load, running requests, step (target passes until then), steps, draft and rows (means of a step),
-// tokens, seconds, plain, probes. Errors: of writing, and of requests that ended too early.
+// Load i has as many requests as entry i of --concurrency-schedule, with entry i (modulo their number) of
+// --simulate-acceptance; the requests of the load before are cancelled. A line of the file covers the time between two
+// looks at the counters, mostly one step: load, running requests, step (target passes until then), steps, draft and
+// rows (means of a step), tokens, seconds, plain, probes. Errors: the file cannot be written, or a request ended too
+// early.
 Status trace_loads(Engine& engine, const BenchCommand& command, InterruptWatch* interrupt, Console* console,
                    OrderedOutput* output);
 

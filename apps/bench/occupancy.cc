@@ -12,7 +12,7 @@ using std::chrono::microseconds;
 // Short enough to end an interrupted run at once, long enough to leave the cores to the engine.
 constexpr microseconds kShortest{200}, kLongest{50'000};
 
-// Until half of what is left is done, as far as the steps so far tell.
+// Waits for half of the remaining work, by the speed so far.
 microseconds pause(Clock::duration elapsed, int64_t done, int64_t left) {
   if (done <= 0) return kShortest;
   return std::clamp(std::chrono::duration_cast<microseconds>(elapsed) * left / done / 2, kShortest, kLongest);
@@ -62,7 +62,7 @@ Result<EngineStats> Occupancy::wait_for(int64_t steps) {
 void Occupancy::drain() {
   pool_.cancel_all();
   while (pool_.open() > 0) pool_.wait(std::chrono::milliseconds(20));
-  // The last event comes a little before the counters that know of it.
+  // The last event comes a little before the counters include it.
   while (look().requests_running > 0) std::this_thread::sleep_for(kShortest);
 }
 

@@ -1,4 +1,4 @@
-// Requests that are kept decoding together while somebody looks at the engine's counters. Threads: one.
+// Keeps requests decoding together while a measurement reads the engine's counters. Threads: one.
 #pragma once
 
 #include <volley/engine.h>
@@ -16,17 +16,17 @@ class Occupancy {
  public:
   using Sample = std::function<void(const EngineStats&)>;
 
-  // Both must outlive it. `sample`: called with each snapshot that is looked at, which may skip steps; may be empty.
+  // Both must outlive it. `sample`: called with each snapshot of the counters, which may skip steps; may be empty.
   Occupancy(Engine& engine, InterruptWatch* interrupt, Sample sample = {});
   ~Occupancy();  // drains
 
-  // Starts the requests and waits until all of them decode. Errors: one that was refused or has ended, and
-  // kFailedPrecondition when the engine does not run so many at once.
+  // Starts the requests and waits until all of them decode. Errors: a request was refused or has ended;
+  // kFailedPrecondition when the engine does not run this many at once.
   Status fill(std::vector<GenerateRequest> requests);
-  // Waits until the engine has made `steps` passes since its start; the counters then, or a little later. An error:
-  // some request ended before, or was preempted. After an interrupt the counters of now.
+  // Waits until the engine has made `steps` passes since its start, and returns the counters then, or a little later.
+  // After an interrupt it returns the current ones. Error: a request ended before, or was preempted.
   Result<EngineStats> wait_for(int64_t steps);
-  void drain();  // cancels the requests and waits until the engine is idle. REQUIRES: it has no other requests
+  void drain();  // cancels the requests and waits until the engine is idle. REQUIRES: no other requests
 
  private:
   Status check_all_run(const EngineStats& stats) const;

@@ -78,7 +78,7 @@ std::string row_name(const BenchRow& row) {
                 row.concurrency);
 }
 
-// Where the time of the same rows went.
+// Lists the phases of the same rows' time.
 std::string phase_table(const BenchReport& report) {
   std::string text =
       "\n                       |  all at once:     | phases of a pass, ms                    | machine\n"
@@ -92,7 +92,7 @@ std::string phase_table(const BenchReport& report) {
   return text + "\n";
 }
 
-// Policies of a smaller block than the largest one are modes of their own.
+// Policies of a block smaller than the largest are modes of their own.
 std::vector<Comparison> comparisons(const BenchReport& report) {
   int largest = 1;
   for (const BenchRow& row : report.rows) largest = std::max(largest, row.block_size);

@@ -1,4 +1,4 @@
-// What both reports say as JSON.
+// JSON that both reports share.
 #pragma once
 
 #include <volley/engine.h>

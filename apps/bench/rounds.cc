@@ -14,7 +14,7 @@ namespace volley::apps {
 namespace {
 
 constexpr int kDefaultRepeats = 3;
-constexpr int kSlackSteps = 64;  // what one load may take longer than it should: steps under way, snapshots missed
+constexpr int kSlackSteps = 64;  // additional steps of a load: those under way, and missed snapshots
 
 class RoundsMeasurement {
  public:
@@ -35,7 +35,7 @@ class RoundsMeasurement {
  private:
   bool any_drafts() const { return std::ranges::any_of(subjects_, &BenchSubject::drafts); }
 
-  // Null: acceptance is what it is.
+  // Null: acceptance is not simulated.
   std::vector<const Simulation*> loads() const {
     std::vector<const Simulation*> all;
     if (any_drafts()) {
@@ -44,7 +44,7 @@ class RoundsMeasurement {
     return all.empty() ? std::vector<const Simulation*>{nullptr} : all;
   }
 
-  // Modes in turn, again and again: what else the machine does meets all of them.
+  // Modes run in turn, again and again, so that other load on the machine meets all of them.
   Status measure_cell(const Simulation* load, int concurrency) {
     const int repeats = command_.repeat > 0 ? command_.repeat : kDefaultRepeats;
     const size_t first = report_.runs.size();
@@ -76,12 +76,12 @@ class RoundsMeasurement {
   Status measure(BenchSubject& subject, const Simulation* load, const VerifyPolicy& policy, RoundsRun* run) {
     Engine& engine = *subject.engine;
     std::vector<GenerateRequest> requests = rounds_workload(engine, command_, load, run->concurrency);
-    // Plain until all decode: the first ones should not be far ahead of the last ones then.
+    // Decodes plainly until all requests decode, so that the first are not far ahead of the last.
     if (subject.drafts()) VOLLEY_RETURN_IF_ERROR(engine.set_verify({VerifyPolicy::Kind::kFixed, 0}));
     Occupancy occupancy(engine, interrupt_);
     VOLLEY_RETURN_IF_ERROR(occupancy.fill(std::move(requests)));
     if (subject.drafts()) VOLLEY_RETURN_IF_ERROR(engine.set_verify(policy));
-    // As many for policies that learn nothing: the contexts grow meanwhile, and must not differ by that.
+    // Policies that learn nothing get as many steps, because contexts grow meanwhile and must be equal.
     VOLLEY_ASSIGN(const EngineStats before, occupancy.wait_for(engine.stats().steps + command_.warm_rounds));
     const Clock::time_point begin = Clock::now();
     VOLLEY_ASSIGN(const EngineStats after, occupancy.wait_for(before.steps + *command_.rounds));
@@ -102,7 +102,7 @@ class RoundsMeasurement {
 int64_t rounds_model_len(const BenchCommand& command, int block_size) {
   const int64_t rounds = *command.rounds + command.warm_rounds + kSlackSteps;
   const auto& loads = command.schedule.empty() ? command.concurrency : command.schedule;
-  // Steps that only fill the slots: one pass takes at least that many prompt tokens.
+  // The slots are filled by passes of at least this many prompt tokens.
   constexpr int64_t kLeastChunk = 256;
   const int64_t widest = *std::max_element(loads.begin(), loads.end());
   const int64_t filling = widest * (command.prompt_tokens / kLeastChunk + 1);

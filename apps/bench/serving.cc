@@ -18,7 +18,7 @@ int run_bench_serving(const BenchServingCommand& command, Console* console) {
   std::vector<char*> argv{name.data()};
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  // What prepare_standard_streams() ignores would stay ignored there.
+  // Signals that prepare_standard_streams() ignores would stay ignored in the new program.
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_DFL);
   execvp(name.c_str(), argv.data());

@@ -5,7 +5,7 @@
 namespace volley::apps {
 namespace {
 
-// What was added to a counter by position, where the older snapshot may be the shorter one.
+// Increments by position; the older snapshot may have fewer positions.
 template <typename Number>
 Number growth(const std::vector<Number>& before, const std::vector<Number>& after, size_t i) {
   const Number now = i < after.size() ? after[i] : Number{0};

@@ -1,4 +1,4 @@
-// What an engine did between two snapshots of its counters. Arithmetic only.
+// The engine's work between two snapshots of its counters. Arithmetic only.
 #pragma once
 
 #include <volley/engine.h>
@@ -8,8 +8,7 @@
 
 namespace volley::apps {
 
-// Blocks that verified a position: how many there are, in how many it and all before it were predicted to survive (sum
-// of chances), and in how many they did.
+// Counts blocks that verified a position: all, those predicted to survive there (sum of chances), and those that did.
 struct PositionSurvival {
   int64_t verified = 0, survived = 0;
   double predicted = 0;
@@ -17,13 +16,13 @@ struct PositionSurvival {
 
 struct StatsWindow {
   int64_t steps = 0;                       // target passes
-  int64_t probes = 0, plain = 0;           // of those that decode: drafted to learn; drafted nothing
-  double seconds = 0, idle_s = 0;          // the steps and what was between them; of that, the device without work
-  double tokens = 0;                       // generated; of simulated acceptance, the expected ones
+  int64_t probes = 0, plain = 0;           // among steps that decode: drafted to learn; drafted nothing
+  double seconds = 0, idle_s = 0;          // the steps and the time between them; the device's idle part of it
+  double tokens = 0;                       // generated; with simulated acceptance, the expected number
   double draft = 0, rows = 0;              // means of a step: drafted tokens a request, rows of all that decode
-  double experts = 0;                      // distinct experts that a step touched, over all layers
-  double predicted_tokens = 0;             // with --verify auto: what the policy expected of the same steps
-  double predicted_s = 0, measured_s = 0;  // and how long it thought that they take, and they took
+  double experts = 0;                      // distinct experts of a step, over all layers
+  double predicted_tokens = 0;             // with --verify auto: the policy's prediction for the same steps
+  double predicted_s = 0, measured_s = 0;  // predicted and measured time of these steps
   std::vector<PositionSurvival> survival;  // by position in the block
 
   double tok_s() const { return seconds > 0 ? tokens / seconds : 0; }
@@ -31,8 +30,8 @@ struct StatsWindow {
 };
 
 struct WindowKind {
-  bool on_cpu = false;     // the host's work comes between the steps; on a GPU it goes on beside them
-  bool simulated = false;  // acceptance is
+  bool on_cpu = false;     // the host works between the steps; on a GPU it works beside them
+  bool simulated = false;  // acceptance is simulated
 };
 
 StatsWindow window_between(const EngineStats& before, const EngineStats& after, const WindowKind& kind);

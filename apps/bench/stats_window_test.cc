@@ -1,4 +1,4 @@
-// Figures of a window of the engine's counters.
+// Protects the figures of a window of the engine's counters.
 #include "apps/bench/stats_window.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// The least that a decoding step must read and compute, whatever the program: the floor that measured times are held
-// against. Arithmetic only.
+// The least that any program must read and compute in a decoding step, to compare measured times with. Arithmetic only.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +9,10 @@
 namespace volley::apps {
 
 struct StepShape {
-  int64_t requests = 1;     // that decode together
-  int64_t block = 1;        // rows of each: 1 for plain decoding
+  int64_t requests = 1;     // requests that decode together
+  int64_t block = 1;        // rows of each request; 1: plain decoding
   double mean_context = 0;  // positions of a request, averaged over its life
-  double experts = 0;       // distinct ones that a step touches, over all layers
+  double experts = 0;       // distinct experts of a step, over all layers
 };
 
 struct StepFloor {
@@ -21,28 +20,27 @@ struct StepFloor {
 
   double bytes() const { return weight_bytes + kv_bytes + state_bytes; }
   double read_ms(const MachineSpeed& speed) const { return bytes() / speed.read_bytes_per_s * 1e3; }
-  // 0 where the peak is not known.
+  // 0 if the peak is unknown.
   double flop_ms(double peak_flops) const { return peak_flops > 0 ? flops / peak_flops * 1e3 : 0; }
 };
 
 // Bytes of a weight in memory, scales included.
 struct WeightBytes {
   double target = 2, draft = 2;
-  double experts = 0;  // of the target's experts; 0: as its other weights
-  double head = 2;     // of output heads, which may stay as they are
+  double experts = 0;  // the target's experts; 0: like its other weights
+  double head = 2;     // output heads, which may stay unquantised
 };
 
-// What a request keeps.
 struct RequestBytes {
-  int64_t kv = 0;     // of a position: a step reads those of the whole context
-  int64_t state = 0;  // of recurrent layers, with the rows of a block that may yet be thrown away
+  int64_t kv = 0;     // per position; a step reads those of the whole context
+  int64_t state = 0;  // recurrent layers' states, with a block's rows that may still be rejected
 };
 
 // Bytes of `state` for blocks of `block` rows, in the target's activations.
 int64_t request_state_bytes(const model::Decoder& target, int64_t block, DType activation);
 
-// A step reads and writes what recurrent layers keep of each request once, however long its context. Arithmetic of
-// attention and of these layers is left out: at the lengths that are measured it is small.
+// A step reads and writes each request's recurrent state once, at any length of context. Arithmetic of attention and of
+// recurrent layers is left out, because it is small at the measured lengths.
 StepFloor step_floor(const decode::StepWeights& weights, const StepShape& shape, WeightBytes bytes,
                      RequestBytes request);
 

@@ -1,4 +1,4 @@
-// The floors of a step, against sums done by hand.
+// Checks the floors of a step against sums done by hand.
 #include "apps/bench/step_floor.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace volley::apps {
 namespace {
 
-// Qwen3-8B's shapes and its five-layer drafter: a block-16 step reads about 18.5 GB in bf16.
+// With Qwen3-8B's shapes and its five-layer drafter, a step with blocks of 16 reads about 18.5 GB in bf16.
 TEST(StepFloor, ShapesOfAnEightBillionPair) {
   const auto target = families::read_target("models/shapes/qwen3-8b");
   const auto draft = decode::read_proposer("models/shapes/qwen3-8b-dflash");
@@ -31,7 +31,7 @@ TEST(StepFloor, ShapesOfAnEightBillionPair) {
   EXPECT_NEAR(drafted.flops / 16, drafted.weight_bytes, 1) << "two flops a weight of two bytes, for each row";
 }
 
-// A mixture reads what its step touches, and computes top_k experts a row.
+// A mixture reads the experts of its step, and computes top_k experts a row.
 TEST(StepFloor, CountsTheExpertsThatWereTouched) {
   const decode::StepWeights weights = {1000, 0, 0, 50, 8};
   const StepFloor floor = step_floor(weights, {1, 4, 0, 20}, {}, {});
@@ -50,7 +50,7 @@ TEST(StepFloor, KvGrowsWithRequestsAndContext) {
   EXPECT_DOUBLE_EQ(floor.read_ms(speed), floor.bytes());
 }
 
-// Qwen3.5-27B's shapes: 48 recurrent layers, whose states a step reads and writes once, and the tape of a block.
+// Qwen3.5-27B's shapes have 48 recurrent layers. A step reads and writes their states and the tape of a block once.
 TEST(StepFloor, StatesOfRecurrentLayersDoNotGrowWithContext) {
   const auto target = families::read_target("models/shapes/qwen3.5-27b");
   ASSERT_TRUE(target.ok());

@@ -1,4 +1,4 @@
-// What `volley bench` measures.
+// The engine that `volley bench` measures.
 #pragma once
 
 #include <volley/engine.h>
@@ -10,12 +10,12 @@
 
 namespace volley::apps {
 
-// An engine, and what a step's floor needs to know of its models.
+// An engine, and the facts of its models that a step's floor needs.
 struct BenchSubject {
   Speculation speculation = Speculation::kOff;
   std::unique_ptr<Engine> engine;
   families::TargetConfig target;
-  std::shared_ptr<const decode::ProposerSpec> draft;  // null: none
+  std::shared_ptr<const decode::ProposerSpec> draft;  // may be null
 
   bool drafts() const { return speculation == Speculation::kOn; }
 };

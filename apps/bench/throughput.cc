@@ -75,9 +75,9 @@ class ThroughputMeasurement {
  private:
   int repeats() const { return std::max(1, command_.repeat); }
 
-  // Where runs are compared, the first one must not pay for KV memory that nobody has touched (a tenth of its time and
-  // more on a small model), so all of it runs once before, plainly: of policies it teaches no more than what plain
-  // rounds cost and how soon answers end.
+  // Where runs are compared, the first must not pay for untouched KV memory (a tenth of its time and more on a small
+  // model). So the whole workload runs once before, plainly, which teaches policies only the cost of plain rounds and
+  // how soon answers end.
   Status warm_up(BenchSubject& subject, const std::vector<GenerateRequest>& workload, int concurrency) {
     const bool compared = several_ || command_.verify.size() > 1 || repeats() > 1;
     if (subject.drafts() && compared) {
@@ -93,7 +93,7 @@ class ThroughputMeasurement {
     for (size_t next = 0; (next < requests.size() || pool.open() > 0) && !interrupt_->interrupted();) {
       if (next < requests.size() && pool.open() < concurrency) {
         if (!pool.submit(static_cast<int64_t>(next), std::move(requests[next])).ok())
-          break;  // the measurement says why
+          break;  // the measurement reports the error
         ++next;
         continue;
       }
@@ -123,7 +123,7 @@ class ThroughputMeasurement {
     return {};
   }
 
-  // Measures the device that the engine runs on. GPUs of several ranks read at once.
+  // Measures the engine's device. GPUs of several ranks read at once.
   MachineSpeed probe(const Engine& engine) {
     constexpr int64_t kGpuBytes = int64_t{4} << 30;
     const std::string& device = engine.info().device;
@@ -169,9 +169,9 @@ class ThroughputMeasurement {
       if (quantization == "int4") return ops::bytes_per_value(ops::kInt4Weights);
       return quantization == "fp8" ? 1.0 : plain;
     };
-    // MXFP4 is the experts' alone.
+    // Only experts are MXFP4.
     const double experts = info.quantization == "mxfp4" ? ops::bytes_per_value(ops::kMxfp4Weights) : 0;
-    // On GPUs output heads are no codes, elsewhere of 8 bits at least.
+    // Output heads are no codes on GPUs; elsewhere they have at least 8 bits.
     const double head = info.device == "cpu" ? std::max(bytes_of(info.quantization), 1.0) : plain;
     const WeightBytes bytes{bytes_of(info.quantization), bytes_of(info.draft_quantization), experts, head};
     row->peak_flops = bf16 && row->speed.bf16_flops > 0 ? row->speed.bf16_flops : row->speed.f32_flops;
@@ -214,7 +214,7 @@ class ThroughputMeasurement {
     }
     pool.cancel_all();
     while (pool.open() > 0) pool.wait(std::chrono::milliseconds(100));
-    // Simulated acceptance makes up tokens, and simulated routing goes by a request's slot.
+    // Simulated acceptance invents tokens, and simulated routing depends on a request's slot.
     const bool made_up = !command_.engine.simulations.empty() || command_.engine.base.simulate_routing;
     if (!made_up && !interrupt_->interrupted()) *same_tokens = same;
     return pool.summary();
@@ -225,7 +225,7 @@ class ThroughputMeasurement {
   InterruptWatch* interrupt_;
   Console& console_;
   BenchReport& report_;
-  std::vector<std::vector<GenerateRequest>> workloads_;  // of each subject
+  std::vector<std::vector<GenerateRequest>> workloads_;  // one for each subject
   std::optional<MachineProbe> probe_;
 };
 

@@ -10,7 +10,7 @@
 namespace volley::apps {
 namespace {
 
-// SplitMix64: one state, any seed, no correlation between neighbours.
+// SplitMix64 has one state, takes any seed, and does not correlate neighbours.
 uint64_t split_mix(uint64_t* state) {
   return mix_bits(*state += kSplitMixStep);
 }

@@ -9,13 +9,12 @@
 
 namespace volley::apps {
 
-// With --input its requests (the first `count` lines; over again where it has fewer), else random prompts that depend
-// on
-// --prompt-seed, the vocabulary and the index alone, and whose answers ignore the end of sequence. Greedy unless
-// --temperature says otherwise; with it, request i has seed i. kInvalidArgument names the line that is wrong.
+// With --input, its first `count` requests, repeated if it has fewer. Otherwise random prompts that depend on
+// --prompt-seed, the vocabulary and the index alone, and whose answers ignore the end of sequence. Greedy without
+// --temperature; with it, request i has seed i. kInvalidArgument names the wrong line.
 Result<std::vector<GenerateRequest>> make_workload(const Engine& engine, const BenchCommand& command, int count);
 
-// `count` random prompts as above, whose answers go on as long as they may. `simulation`: of their acceptance, or null.
+// `count` random prompts as above, whose answers go on as long as they may. `simulation`: their acceptance, or null.
 std::vector<GenerateRequest> rounds_workload(const Engine& engine, const BenchCommand& command,
                                              const Simulation* simulation, int count);
 

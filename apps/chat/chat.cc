@@ -144,11 +144,11 @@ class Chat {
         if (!goes_on) return kExitOk;
       }
     }
-    if (!ended_) std::fputs("\n", stderr);  // behind the prompt
+    if (!ended_) std::fputs("\n", stderr);  // after the prompt
     return kExitOk;
   }
 
-  // One input: a line, or all lines between two fences.
+  // Reads one input: a line, or all lines between two fences.
   LineEditor::State read_input(std::string* text) {
     LineEditor::State state = editor_->read("> ", text);
     if (state != LineEditor::State::kText || !text->starts_with(kFence)) return state;
@@ -159,11 +159,11 @@ class Chat {
       all += "\n" + *text;
     }
     all.resize(all.size() - kFence.size());
-    *text = " " + all;  // never a command
+    *text = " " + all;  // the space keeps it from being a command
     return state;
   }
 
-  const bool typed_;           // at a terminal
+  const bool typed_;           // stdin is a terminal
   const bool sampling_given_;  // on the command line
   InterruptWatch* interrupt_;
   Console& console_;
@@ -171,8 +171,8 @@ class Chat {
   ChatSession session_;
   ChatBackend& backend_;
   std::optional<LineEditor> editor_;
-  std::atomic<bool> ended_{false};      // by a signal
-  std::atomic<bool> answering_{false};  // else a line is read
+  std::atomic<bool> ended_{false};      // a signal ended the chat
+  std::atomic<bool> answering_{false};  // false: a line is read
   Status written_;
 };
 

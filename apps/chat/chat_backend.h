@@ -1,5 +1,4 @@
-// Who answers in a chat: the engine of this process, or an endpoint. Threads: stop() from any; everything else from
-// one.
+// Answers a chat: the engine of this process, or an endpoint. Threads: stop() on any; all else on one.
 #pragma once
 
 #include <volley/engine.h>
@@ -23,25 +22,25 @@ struct ChatSpan {
   bool reasoning = false;
 };
 
-inline constexpr std::chrono::milliseconds kChatWake{200};  // between two calls of on_wait
+inline constexpr std::chrono::milliseconds kChatWake{200};  // time between two calls of on_wait
 
 struct ChatStats {
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
-  std::optional<double> tokens_per_step;  // where it is known
+  std::optional<double> tokens_per_step;  // if known
   double ttft_s = 0, total_s = 0;
 };
 
 struct ChatAnswer {
   std::string content, reasoning;
   FinishReason finish = FinishReason::kStop;
-  std::optional<Error> error;  // with kError: it ended before its end
+  std::optional<Error> error;  // with kError: the answer is not complete
   ChatStats stats;
 };
 
-// While nothing of an answer has come.
+// State of the wait for an answer's first text.
 struct ChatWait {
   double seconds = 0;
-  std::optional<int64_t> prompt_tokens, computed_tokens;  // where they are known
+  std::optional<int64_t> prompt_tokens, computed_tokens;  // if known
 };
 
 class ChatBackend {
@@ -50,30 +49,29 @@ class ChatBackend {
   using OnWait = std::function<void(const ChatWait&)>;
 
   virtual ~ChatBackend() = default;
-  // "Qwen3-8B", and whether it says which tokens were drafted.
+  // "Qwen3-8B", and whether it reports which tokens were drafted.
   virtual std::string name() const = 0;
   virtual bool knows_origins() const = 0;
-  // What answers have where ChatSettings say nothing.
+  // Values of answers where ChatSettings leave them open.
   virtual const AnswerDefaults& defaults() const = 0;
-  // Runs one answer to its end. An error: there is no answer at all. `on_wait` is called a few times a second until the
-  // end, whatever else comes.
+  // Runs one answer to its end. Error: there is no answer at all. Calls `on_wait` a few times a second until the end.
   virtual Result<ChatAnswer> answer(const Conversation& conversation, const ChatSettings& settings,
                                     const OnSpan& on_span, const OnWait& on_wait) = 0;
-  // Ends the answer that runs, if one does, with what it has (kCancelled).
+  // Ends the running answer, if any, with the text so far (kCancelled).
   virtual void stop() = 0;
 };
 
-// `engine` must outlive it. `defaults`: of sampling; the chat template's are added.
+// `engine` must outlive it. `defaults`: sampling; this function adds the chat template's.
 Result<std::unique_ptr<ChatBackend>> make_engine_backend(Engine& engine, const std::string& name,
                                                          AnswerDefaults defaults);
-// Asks the endpoint for its models first. `model`: one of them; empty: the first. `timeout`: of one answer.
+// Asks the endpoint for its models first. `model`: one of them; empty: the first. `timeout`: for one answer.
 Result<std::unique_ptr<ChatBackend>> make_endpoint_backend(const std::string& url,
                                                            const std::optional<std::string>& model,
                                                            std::vector<std::string> headers,
                                                            const std::function<bool()>& stopped);
 
-// The spans of a text of which `pieces` are the tokens, the first `accepted` of them drafted. What does not agree with
-// the tokens, such as half a character, is of unknown origin.
+// Splits a text into spans by its tokens' `pieces`, of which the first `accepted` were drafted. Text that does not
+// match the pieces, such as half a character, is of unknown origin.
 std::vector<TokenColours::Span> spans_of_pieces(std::string_view text, const std::vector<std::string>& pieces,
                                                 size_t accepted);
 

@@ -16,7 +16,7 @@ std::vector<std::string> beginning_with(std::string_view typed, std::vector<std:
   return words;
 }
 
-// Files of the folder that `typed` names; hidden ones where its last part begins with a dot.
+// Lists files of the folder in `typed`; hidden ones only if its last part begins with a dot.
 LineCompletion files(std::string_view typed, size_t begin) {
   const size_t slash = typed.rfind('/');
   const std::string folder(typed.substr(0, slash == std::string_view::npos ? 0 : slash + 1));

@@ -10,17 +10,17 @@
 namespace volley::apps {
 
 struct ChatCommandName {
-  std::string_view name, words, help;  // "/save", "FILE", what it does
+  std::string_view name, words, help;  // "/save", "FILE", help text
   bool takes_words() const { return !words.empty(); }
 };
 
 const std::vector<ChatCommandName>& chat_commands();
-// Null: there is none of this name, or it is hidden.
+// Null: no such command, or a hidden one.
 const ChatCommandName* find_chat_command(std::string_view name);
 std::vector<std::string> chat_command_names();
 std::string chat_help();
 
-// For Tab: the commands, and behind one what may follow: names of settings, files.
+// Completes commands for Tab, and after a command its words: names of settings, files.
 LineCompletion complete_chat_line(std::string_view before_cursor);
 
 }  // namespace volley::apps

@@ -1,4 +1,4 @@
-// What Tab offers in a chat.
+// Tab completion in a chat.
 #include "apps/chat/chat_commands.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// `volley chat` as its user has it: at a pseudo terminal and behind pipes, with a model of its own and with a server.
+// Runs `volley chat` as its user does: at a pseudo terminal and behind pipes, with its own model and with a server.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Named before any fork.
+// Created before any fork.
 const std::string& state_home() {
   static const std::string path =
       (fs::temp_directory_path() / ("volley_chat_state_" + std::to_string(getpid()))).string();
@@ -57,7 +57,7 @@ class Terminal {
   void type(const std::string& keys) {
     EXPECT_EQ(write(fd_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
   }
-  // What comes until `text` does, at most 60 s; all of it, where it does not.
+  // Returns all output until `text` comes, for at most 60 s.
   std::string until(const std::string& text) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     for (size_t found; (found = seen_.find(text)) == std::string::npos;) {
@@ -75,8 +75,8 @@ class Terminal {
     seen_.erase(0, found);
     return before;
   }
-  // The same up to the next prompt, and until its line is read: keys that come between the two are lost. The terminal's
-  // mode, which its other end shows as well, says so.
+  // Returns the output up to the next prompt, and waits until the terminal is ready: keys in between are lost. The
+  // terminal's mode, which its other end can read, shows when.
   std::string prompt(const std::string& text = "\x1b[?2004h> ") {
     const std::string before = until(text);
     termios mode{};
@@ -154,7 +154,7 @@ TEST_F(Chat, InputsOfSeveralLinesAndCharacters) {
 }
 
 TEST_F(Chat, CtrlCStopsAnAnswerAndNotTheProgram) {
-  // The answer would go on for a second or so.
+  // The answer takes a second or so.
   Terminal terminal({"chat", "--spec", "off", "--ignore-eos", "--max-tokens", "1900"});
   terminal.prompt();
   terminal.type("Tell me a story.\r");
@@ -169,7 +169,7 @@ TEST_F(Chat, CtrlCStopsAnAnswerAndNotTheProgram) {
 constexpr const char* kLongAnswer[] = {"chat",         "--spec", "off",       "--ignore-eos",
                                        "--max-tokens", "1900",   "--history", "none"};
 
-// Keys that are pressed while an answer comes are the beginning of the next message.
+// Keys pressed during an answer begin the next message.
 TEST_F(Chat, WhatIsTypedDuringAnAnswerIsKept) {
   Terminal terminal({std::begin(kLongAnswer), std::end(kLongAnswer)});
   terminal.prompt();
@@ -184,7 +184,7 @@ TEST_F(Chat, WhatIsTypedDuringAnAnswerIsKept) {
   terminal.prompt();
   EXPECT_NE(terminal.answer("\r").find("prompt tokens"), std::string::npos) << "/stats";
   terminal.answer("/clear\r");
-  // A whole line and half of the next, the first of them from a paste.
+  // The user types a line and half of the next; the first is pasted.
   terminal.type("Tell me a story.\r");
   terminal.until("One");
   terminal.type("\x1b[200~/system one\ntwo\x1b[201~\r/sys");
@@ -228,7 +228,7 @@ TEST_F(Chat, TabCompletesCommandsSettingsAndFiles) {
   terminal.answer("/save " + folder.string() + "/kept \tone\r");
   EXPECT_TRUE(fs::exists(folder / "kept folder" / "one"));
   terminal.type("\tplain\t");
-  terminal.until("plain");  // no command, no words; Ctrl-C drops keys that are not read yet
+  terminal.until("plain");  // no command, no words; Ctrl-C drops unread keys
   terminal.answer("\x03");
   terminal.type("\x04");
   EXPECT_EQ(terminal.status(), 0);
@@ -244,7 +244,7 @@ TEST_F(Chat, AnswersBreakBetweenWords) {
   size_t lines = 0;
   for (size_t end; (end = story.find("\r\n")) != std::string::npos && end > 0; story.erase(0, end + 2), ++lines) {
     const std::string whole = story.substr(0, end);
-    const std::string line = whole.substr(whole.rfind('\r') + 1);  // behind a line that said what is waited for
+    const std::string line = whole.substr(whole.rfind('\r') + 1);  // after the line that said what it waits for
     EXPECT_LE(line.size(), kColumns) << line;
     EXPECT_NE(line.back(), ' ') << line;
   }
@@ -260,7 +260,7 @@ TEST_F(Chat, TheGreetingSaysWhatThePocketModelCan) {
   }
 }
 
-// A process with its standard streams as pipes or files.
+// A process whose standard streams are pipes or files.
 class Piped {
  public:
   Piped(const std::vector<std::string>& arguments, const std::string& input) {

@@ -16,7 +16,7 @@ using Floats = std::optional<float> RequestSettings::*;
 using Integers = std::optional<int32_t> RequestSettings::*;
 using Seeds = std::optional<uint64_t> RequestSettings::*;
 
-// In words, where a default is no value.
+// Words for defaults without a value.
 using Words = std::string_view;
 
 struct Setting {
@@ -25,7 +25,7 @@ struct Setting {
   std::variant<float SamplingParams::*, int32_t SamplingParams::*, Words> usual;
 };
 
-// Ranges are the engine's and the endpoint's to check.
+// The engine and the endpoint check ranges.
 const Setting kSettings[] = {
     {"temperature", &RequestSettings::temperature, &SamplingParams::temperature},
     {"top_p", &RequestSettings::top_p, &SamplingParams::top_p},
@@ -72,7 +72,7 @@ Error unknown_setting(std::string_view name) {
   return invalid_argument("There is no setting " + std::string(name) + ": there are " + names + ".");
 }
 
-// The fewest digits that give the same number again: 0.7, not 0.699999988079071.
+// Uses the fewest digits that give the same number: 0.7, not 0.699999988079071.
 template <typename T>
 std::string shortest(T value) {
   std::array<char, 64> text{};

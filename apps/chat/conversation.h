@@ -1,4 +1,4 @@
-// The messages of a chat, what may be set about its answers, and how both are kept in a file. Threads: one.
+// The messages of a chat, the settings of its answers, and the file that keeps both. Threads: one.
 #pragma once
 
 #include <volley/result.h>
@@ -14,16 +14,16 @@ namespace volley::apps {
 
 struct ChatMessage {
   std::string role, content;  // "user" or "assistant"
-  std::string reasoning;      // what the model thought before it answered: kept, and not sent again
+  std::string reasoning;      // the model's thoughts before the answer, which are kept and not sent again
 };
 
 struct ChatSettings {
   RequestSettings sampling;
   std::optional<bool> thinking;  // the chat template's enable_thinking
 
-  // `value`: as typed; "default" takes a setting back. kInvalidArgument names what there is, or what the value must be.
+  // `value`: as typed; "default" resets a setting. kInvalidArgument lists the names, or says what the value must be.
   Status set(std::string_view name, std::string_view value);
-  // What answers have, a line each: "temperature  0.7", or "temperature  1 (default)".
+  // The settings in effect, a line each: "temperature  0.7", or "temperature  1 (default)".
   std::string describe(const AnswerDefaults& defaults) const;
   static std::vector<std::string> names();
 };
@@ -32,15 +32,15 @@ struct Conversation {
   std::string system;  // empty: none
   std::vector<ChatMessage> messages;
 
-  std::string messages_json() const;  // as chat completions take them
-  // The last message of the user once more, without what came after it; false if there is none.
+  std::string messages_json() const;  // in chat completions' form
+  // Returns the user's last message, and removes it with all that follows; false if there is none.
   bool take_back_answer(std::string* user_text);
 };
 
 // {"messages": […], "settings": {…}}, indented.
 std::string conversation_file(const Conversation& conversation, const ChatSettings& settings);
-// Reads what conversation_file wrote, or a list of messages alone, whose settings are then `settings` as they were.
-// kInvalidArgument says what is wrong; `settings` is then as it was.
+// Reads conversation_file()'s output, or a list of messages alone, which leaves `settings` unchanged. kInvalidArgument
+// says what is wrong, and also leaves `settings` unchanged.
 Result<Conversation> read_conversation(std::string_view text, ChatSettings* settings);
 
 }  // namespace volley::apps

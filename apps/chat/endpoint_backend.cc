@@ -11,7 +11,7 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::hours kLongestAnswer{24};  // Ctrl-C ends one that takes too long
+constexpr std::chrono::hours kLongestAnswer{24};  // Ctrl-C ends an answer that takes too long
 constexpr size_t kMaxErrorBytes = 2048;
 
 std::string text_of(const Json& object, const char* name) {
@@ -24,10 +24,10 @@ int64_t count_of(const Json& object, const char* name) {
   return found != object.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
 }
 
-// One streamed answer as its events arrive.
+// Reads one streamed answer event by event.
 class Reader {
  public:
-  // `blocks`: a chunk with text is followed by what its tokens were, at the latest with the next chunk.
+  // `blocks`: the origin of a chunk's tokens comes with it, or at the latest with the next chunk.
   Reader(const ChatBackend::OnSpan& on_span, bool blocks) : on_span_(on_span), blocks_(blocks) {}
 
   void read(std::string_view bytes) {
@@ -35,7 +35,7 @@ class Reader {
     lines_.read(bytes, [this](std::string_view data) { event(data); });
   }
 
-  // `failure`: of the connection; empty: none.
+  // `failure`: the connection's; may be empty.
   Result<ChatAnswer> end(int status, const std::string& failure, bool stopped) {
     flush({}, 0);
     answer_.stats.total_s = std::chrono::duration<double>(Clock::now() - sent_).count();
@@ -90,7 +90,7 @@ class Reader {
   void choice(const Json& choice) {
     if (!choice.is_object()) return;
     if (const auto delta = choice.find("delta"); delta != choice.end() && delta->is_object()) {
-      // Servers have one of the two names, or both.
+      // Servers use one of the two names, or both.
       std::string reasoning = text_of(*delta, "reasoning_content");
       if (reasoning.empty()) reasoning = text_of(*delta, "reasoning");
       reasoning_ += reasoning;
@@ -99,7 +99,7 @@ class Reader {
     if (text_of(choice, "finish_reason") == "length") answer_.finish = FinishReason::kLength;
   }
 
-  // What Volley says of a step.
+  // Reads Volley's report on a step.
   void block(const Json& block) {
     std::vector<std::string> pieces;
     for (const Json& piece : block.value("pieces", Json::array())) {
@@ -217,7 +217,7 @@ std::vector<TokenColours::Span> spans_of_pieces(std::string_view text, const std
   std::vector<TokenColours::Span> spans;
   for (size_t i = 0; i < pieces.size() && !text.empty(); ++i) {
     const std::string& piece = pieces[i];
-    if (piece.empty() || !text.starts_with(piece)) continue;  // a token that text does not show
+    if (piece.empty() || !text.starts_with(piece)) continue;  // a token without text
     const auto origin = i < accepted ? TokenColours::Origin::kDrafted : TokenColours::Origin::kChosen;
     if (spans.empty() || spans.back().origin != origin) spans.push_back({"", origin});
     spans.back().text += piece;

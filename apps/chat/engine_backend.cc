@@ -53,7 +53,7 @@ class EngineBackend final : public ChatBackend {
   struct Waiting {
     const OnWait& on_wait;
     Clock::time_point since;
-    int64_t computed_before;  // prompt tokens, by the engine's count
+    int64_t computed_before;  // prompt tokens in the engine's counter
   };
 
   void tell(const Waiting& waiting, int64_t prompt_tokens) {

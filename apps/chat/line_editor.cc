@@ -31,7 +31,7 @@ void use_utf8_locale() {
 namespace {
 
 constexpr int kHistoryEntries = 1000;
-constexpr wchar_t kQuoteNext = L'\x16';  // Ctrl-V: libedit takes what follows as text
+constexpr wchar_t kQuoteNext = L'\x16';  // Ctrl-V: libedit takes the next key as text
 constexpr std::string_view kPasteBegin = "\x1b[200~", kPasteEnd = "\x1b[201~";
 
 constexpr std::string_view kMarkPastes = "\x1b[?2004h", kMarkNoPastes = "\x1b[?2004l";
@@ -42,7 +42,7 @@ std::string common_beginning(const std::vector<std::string>& words) {
     const auto end = std::ranges::mismatch(common, word).in1;
     common.erase(end, common.end());
   }
-  // Not half a character.
+  // Removes half a character.
   while (!common.empty() && common.size() < words.front().size() && (words.front()[common.size()] & 0xC0) == 0x80) {
     common.pop_back();
   }
@@ -57,10 +57,10 @@ struct LineEditor::Terminal {
   std::FILE* out = nullptr;
   std::string history_file, prompt, last;
   Complete complete;
-  termios own{};  // the mode that the terminal had
+  termios own{};  // the terminal's former mode
   int wake = -1;  // eventfd
   bool interrupted = false;
-  std::string bytes;  // read and not handed out
+  std::string bytes;  // read and not yet returned
   bool pasting = false, quoted = false;
   winsize size{};
 
@@ -82,7 +82,7 @@ struct LineEditor::Terminal {
   void list(const std::vector<std::string>& words) const;
 };
 
-// As shells do: inserts what all candidates begin with, and lists them where that is nothing.
+// Like shells, inserts the candidates' common beginning, or lists them if there is none.
 unsigned char LineEditor::Terminal::complete_line() {
   const LineInfo* line = el_line(editor);
   const std::string_view before(line->buffer, static_cast<size_t>(line->cursor - line->buffer));
@@ -105,7 +105,7 @@ void LineEditor::Terminal::list(const std::vector<std::string>& words) const {
   size_t column = 0;
   std::fputs("\n", out);
   for (const std::string& name : words) {
-    const std::string word = serve::escape_controls(name);  // a file may be called anything
+    const std::string word = serve::escape_controls(name);  // a file's name may hold anything
     if (column > 0 && column + word.size() + kGap > kColumns) {
       std::fputs("\n", out);
       column = 0;
@@ -117,7 +117,7 @@ void LineEditor::Terminal::list(const std::vector<std::string>& words) const {
   std::fflush(out);
 }
 
-// A window that was resized while nobody typed is noticed at the next key.
+// Notices at the next key that the window was resized.
 void LineEditor::Terminal::follow_size() {
   winsize now{};
   if (ioctl(STDIN_FILENO, TIOCGWINSZ, &now) != 0) return;
@@ -126,7 +126,7 @@ void LineEditor::Terminal::follow_size() {
   if (!same) el_resize(editor);
 }
 
-// Whether there are more bytes now.
+// Whether more bytes came.
 bool LineEditor::Terminal::fill(int wait_ms) {
   for (;;) {
     pollfd ready[2] = {{wake, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
@@ -147,7 +147,7 @@ bool LineEditor::Terminal::fill(int wait_ms) {
   }
 }
 
-// Takes the marker if it comes next. The bytes of one are sent together, and so hardly ever wait for the rest.
+// Removes the marker if it comes next. A marker's bytes are sent together, so this hardly ever waits for the rest.
 bool LineEditor::Terminal::at_marker(std::string_view marker) {
   constexpr int kRestMs = 20;
   while (bytes.size() > 1 && bytes.size() < marker.size() && marker.starts_with(bytes)) {
@@ -173,7 +173,7 @@ int LineEditor::Terminal::take_character(wchar_t* into) {
   }
 }
 
-// What libedit reads: 1 and a character, or 0 at the end.
+// libedit's reader: returns 1 and a character, or 0 at the end.
 int LineEditor::Terminal::next(wchar_t* into) {
   for (;;) {
     if (bytes.empty() && !fill(-1)) return 0;
@@ -186,7 +186,7 @@ int LineEditor::Terminal::next(wchar_t* into) {
       pasting = false;
       continue;
     }
-    // Alt-Enter is a newline as text. (Not by a binding: libedit never frees what is bound.)
+    // Alt-Enter becomes a quoted newline. (A binding would do, but libedit never frees it.)
     if (!pasting && (at_marker("\x1b\r") || at_marker("\x1b\n"))) bytes.insert(0, "\x16\n");
     if (interrupted) return 0;
     if (bytes.empty()) continue;
@@ -229,7 +229,7 @@ LineEditor::LineEditor(std::FILE* out, std::string history_file, Complete comple
   el_set(editor, EL_PROMPT, &Terminal::prompt_of);
   el_set(editor, EL_HIST, history, state.history);
   el_set(editor, EL_GETCFN, &Terminal::next_character);
-  // The mode between two lines: Ctrl-C is a signal, and takes nothing of what was typed.
+  // The mode between lines: Ctrl-C is a signal, and keeps typed text.
   el_set(editor, EL_SETTY, "-x", "-echo", "-icanon", "+noflsh", nullptr);
   el_set(editor, EL_ADDFN, "volley-complete", "Completes a command", &Terminal::tab);
   const char* const keys[][2] = {{"^R", "em-inc-search-prev"},
@@ -255,8 +255,8 @@ LineEditor::State LineEditor::read(const std::string& prompt, std::string* text)
   state.prompt = prompt;
   state.interrupted = false;
   uint64_t calls = 0;
-  (void)!::read(state.wake, &calls, sizeof calls);  // an interrupt of what was before
-  std::fputs(kMarkPastes.data(), state.out);        // other programs may have ended that
+  (void)!::read(state.wake, &calls, sizeof calls);  // an interrupt from before this line
+  std::fputs(kMarkPastes.data(), state.out);        // other programs may have turned the marking of pastes off
   std::fflush(state.out);
   int count = 0;
   const char* line = el_gets(state.editor, &count);
@@ -279,7 +279,7 @@ void LineEditor::remember(const std::string& text) {
   HistEvent event;
   history(state.history, &event, H_ENTER, text.c_str());
   if (state.history_file.empty()) return;
-  // libedit would make the file for everybody to read.
+  // libedit would make the file readable by all.
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(state.history_file).parent_path(), ignored);
   const int fd = open(state.history_file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);

@@ -1,5 +1,4 @@
-// Lines typed at a terminal, with editing and history (libedit). Threads: interrupt() from any; everything else from
-// one.
+// Reads lines at a terminal, with editing and history (libedit). Threads: interrupt() on any; all else on one.
 #pragma once
 
 #include <cstdio>
@@ -11,24 +10,23 @@
 
 namespace volley::apps {
 
-// What may stand in a line from `begin` on.
+// Candidates for the part of a line from `begin` on.
 struct LineCompletion {
   size_t begin = 0;
   std::vector<std::string> words;
 };
 
-// Characters are read, drawn and measured by the process's locale. Only their encoding is taken from the user's:
-// numbers stay as programs write them.
+// Sets the process's locale to the user's encoding, to read, draw and measure characters. Numbers keep the C format.
 void use_utf8_locale();
 
-// While no line is read, keys are neither shown nor lost: the next line begins with them. The terminal gets its own
-// mode back at the end.
+// Between two lines, keys are neither shown nor lost: the next line begins with them. The terminal gets its own mode
+// back at the end.
 class LineEditor {
  public:
   using Complete = std::function<LineCompletion(std::string_view before_cursor)>;
 
-  // Reads stdin, which is a terminal, and draws on `out`. `history`: a file that keeps what was typed, readable by its
-  // owner alone; empty: none. A history that cannot be read or written is no error: it is left out. `complete`: for
+  // Reads from stdin, which is a terminal, and draws on `out`. `history`: a file of earlier lines, readable by its
+  // owner alone; may be empty. A history that cannot be read or written is left out, without an error. `complete`: for
   // Tab.
   LineEditor(std::FILE* out, std::string history, Complete complete);
   ~LineEditor();
@@ -36,14 +34,13 @@ class LineEditor {
   LineEditor& operator=(const LineEditor&) = delete;
 
   enum class State { kText, kInterrupted, kEnd };
-  // One input without its final newline. Newlines inside come from a paste, which is taken as it is, and from
-  // Alt-Enter. kInterrupted: interrupt() was called, and what was typed is dropped. kEnd: Ctrl-D, or the terminal is
-  // gone.
+  // Reads one input, without its final newline. A paste, taken as it is, and Alt-Enter can bring newlines.
+  // kInterrupted: interrupt() was called, and the typed text is dropped. kEnd: Ctrl-D, or the terminal is gone.
   State read(const std::string& prompt, std::string* text);
-  // Into the history; what equals the entry before it is not kept twice.
+  // Adds to the history, unless it equals the last entry.
   void remember(const std::string& text);
   void interrupt();
-  // The terminal's own mode, for a process that may end without this object's destructor. Any thread.
+  // Restores the terminal's own mode, for a process that may end without this destructor. Any thread.
   void restore_terminal() const;
 
  private:

@@ -14,9 +14,9 @@ namespace volley::apps {
 namespace {
 
 constexpr size_t kMaxFileBytes = 64u << 20;
-constexpr double kPatience_s = 0.7;  // that users wait for without wondering
+constexpr double kPatience_s = 0.7;  // a wait that needs no explanation
 constexpr std::string_view kDim = "\x1b[2m", kReset = "\x1b[0m";
-// What a terminal would take for a command stays visible text.
+// Shows control codes as text.
 std::string printable(std::string_view text) {
   std::string shown;
   while (!text.empty()) {
@@ -28,7 +28,7 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
-// The user's text keeps its own line breaks but those around it.
+// Removes line breaks only around the user's text.
 std::string message_of(const std::string& input) {
   return std::string(trim(input));
 }
@@ -137,7 +137,7 @@ void ChatSession::regenerate() {
     say_("There is no message to answer.");
     return;
   }
-  // An answer that does not come must not cost the one that is there.
+  // A missing answer must not cost the old one.
   if (!ask(text) && conversation_.messages.size() < before.messages.size()) conversation_ = before;
 }
 
@@ -156,14 +156,14 @@ bool ChatSession::ask(const std::string& text) {
   }
   finish(*answer);
   if (answer->content.empty() && answer->finish != FinishReason::kStop) {
-    conversation_.messages.pop_back();  // nothing to go on from
+    conversation_.messages.pop_back();  // an empty answer cannot be continued
   } else {
     conversation_.messages.push_back({"assistant", std::move(answer->content), std::move(answer->reasoning)});
   }
   return answer->finish == FinishReason::kStop || answer->finish == FinishReason::kLength;
 }
 
-// A long prompt, or thoughts that are not shown, must not look like a program that hangs.
+// During a long prompt or hidden thoughts the program must not look hung.
 void ChatSession::wait(const ChatWait& wait) {
   if (shown_ || wait.seconds < kPatience_s) return;
   std::string text = "waiting for the answer";
@@ -192,7 +192,7 @@ void ChatSession::show(const ChatSpan& span) {
   if (!look_.colours) {
     print_(text);
   } else {
-    // A model that drafts nothing would be bold throughout.
+    // Without drafts the whole answer would be bold.
     const auto origin = backend_.knows_origins() ? span.origin : TokenColours::Origin::kUnknown;
     print_((span.reasoning ? std::string(kDim) : std::string()) + TokenColours::coloured(text, origin) +
            (span.reasoning ? std::string(kReset) : std::string()));

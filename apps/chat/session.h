@@ -1,5 +1,5 @@
-// What happens to each input of a chat: a message for the model, or a command that begins with "/". Threads: stop()
-// from any; everything else from one.
+// Handles inputs of a chat: messages for the model, and commands, which begin with "/". Threads: stop() on any; else
+// one.
 #pragma once
 
 #include <functional>
@@ -13,16 +13,16 @@
 namespace volley::apps {
 
 struct ChatLook {
-  bool colours = false;         // codes are understood
-  bool show_reasoning = false;  // it is shown, dim where there are colours
-  bool spaced = false;          // an empty line after each answer
+  bool colours = false;         // the terminal shows colour codes
+  bool show_reasoning = false;  // shown, dim with colours
+  bool spaced = false;          // an empty line follows each answer
 };
 
 class ChatSession {
  public:
   using Print = std::function<void(std::string_view text)>;
-  // `print` gets what the user reads, in pieces; `say` gets sentences that are no part of an answer; `waiting` what is
-  // to be shown until the next text comes, a few times a second, or nothing: that time is over. `backend` must outlive
+  // `print` gets the text to read, in pieces; `say` gets sentences outside of answers; `waiting` gets the text to show
+  // until the answer's next text, a few times a second, and an empty one when the wait is over. `backend` must outlive
   // the session.
   ChatSession(ChatBackend* backend, const ChatLook& look, Print print, Print say, Print waiting)
       : backend_(*backend), look_(look), print_(std::move(print)), say_(std::move(say)), waiting_(std::move(waiting)) {}
@@ -32,9 +32,9 @@ class ChatSession {
 
   // Takes one input. False: /quit.
   bool take(const std::string& input);
-  // Asks, whatever the text begins with. False: there is no whole answer.
+  // Sends the text as a message, even if it looks like a command. False: there is no whole answer.
   bool ask(const std::string& text);
-  void stop() { backend_.stop(); }  // the answer that runs
+  void stop() { backend_.stop(); }  // the running answer
 
  private:
   void command(const std::string& name, const std::string& rest);
@@ -53,13 +53,13 @@ class ChatSession {
   const Print print_, say_, waiting_;
   Conversation conversation_;
   ChatSettings settings_;
-  std::optional<ChatStats> last_;  // of the last answer
+  std::optional<ChatStats> last_;  // the last answer's
   bool stats_after_each_ = false;
   bool quit_ = false;
-  bool in_reasoning_ = false;  // of the answer that is being shown
-  bool line_open_ = false;     // what was printed last did not end a line
-  bool shown_ = false;         // something of this answer
-  int64_t hidden_spans_ = 0;   // of its reasoning
+  bool in_reasoning_ = false;  // the shown answer is in its reasoning
+  bool line_open_ = false;     // the printed text did not end its line
+  bool shown_ = false;         // some text of this answer was shown
+  int64_t hidden_spans_ = 0;   // spans of hidden reasoning
 };
 
 }  // namespace volley::apps

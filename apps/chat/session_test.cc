@@ -1,4 +1,4 @@
-// Inputs of a chat without a terminal: what is asked, what is kept, what commands do.
+// Inputs of a chat without a terminal: what the model is asked, what is kept, what commands do.
 #include "apps/chat/session.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::json;
 using Origin = TokenColours::Origin;
 
-// Answers from a list, and keeps what it was asked.
+// Gives listed answers, and records what it was asked.
 class ScriptedBackend final : public ChatBackend {
  public:
   std::string name() const override { return "scripted"; }
@@ -36,7 +36,7 @@ class ScriptedBackend final : public ChatBackend {
   }
 
   AnswerDefaults usual{SamplingParams{}, false, std::nullopt};
-  std::vector<ChatWait> waits;  // before, between and after what it shows
+  std::vector<ChatWait> waits;  // before, between and after the text
   std::vector<ChatAnswer> answers;
   std::vector<Json> asked;
   std::vector<std::optional<float>> temperatures;
@@ -133,7 +133,7 @@ TEST_F(Session, ReasoningIsDimAndNotSentAgain) {
   EXPECT_EQ(backend_.asked.back()[1], Json::parse(R"({"role": "assistant", "content": "yes"})"));
 }
 
-// A model, or the endpoint of somebody else, must not drive the terminal.
+// A model or an endpoint must not control the terminal.
 TEST_F(Session, ControlCharactersOfAnAnswerAreShown) {
   answers({"a\x1b]0;title\x07\tb\n"});
   take("first");
@@ -178,7 +178,7 @@ TEST_F(Session, SettingsReachTheAnswer) {
             std::string::npos);
 }
 
-// "default" alone would leave users guessing.
+// The word "default" would not tell the user the value.
 TEST_F(Session, SettingsShowWhatCounts) {
   backend_.usual.sampling->temperature = 0.7f;
   backend_.usual.sampling->top_k = 20;

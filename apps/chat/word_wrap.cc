@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kTab = 8;
 
-// Bytes of the UTF-8 character that `text` begins with; of wrong bytes 1.
+// Bytes of the UTF-8 character at the start of `text`; 1 if it is invalid.
 size_t character_bytes(std::string_view text) {
   const auto first = static_cast<unsigned char>(text.front());
   const size_t bytes = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
@@ -26,7 +26,7 @@ int width_of(std::string_view bytes) {
   return width < 0 ? 1 : width;
 }
 
-// Bytes of the colour code that `text` begins with; 0: none.
+// Bytes of the colour code at the start of `text`; 0: none.
 size_t code_bytes(std::string_view text) {
   if (!text.starts_with("\x1b[")) return 0;
   const size_t end = text.find('m');
@@ -66,7 +66,7 @@ void WordWrap::take_character(std::string_view bytes) {
     spaces_width_ += first == ' ' ? 1 : kTab - (column_ + spaces_width_) % kTab;
   } else {
     const int width = width_of(bytes);
-    // Scripts of wide characters are written without spaces, and a word as wide as the terminal cannot be held.
+    // Scripts of wide characters have no spaces. A word as wide as the terminal cannot be held back.
     if (width > 1 || word_width_ + width > std::max(1, columns_())) place_word();
     word_ += bytes;
     word_width_ += width;
@@ -91,7 +91,7 @@ void WordWrap::place_word() {
   spaces_width_ = word_width_ = 0;
 }
 
-// Spaces before it would begin a line of their own where they reach the edge.
+// Spaces that reach the edge would begin a line of their own.
 void WordWrap::end_line() {
   place_word();
   spaces_.clear();

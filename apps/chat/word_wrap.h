@@ -1,4 +1,4 @@
-// Breaks lines between words where a terminal would break them at its edge. Threads: one.
+// Breaks lines between words instead of at the terminal's edge. Threads: one.
 #pragma once
 
 #include <functional>
@@ -10,12 +10,11 @@ namespace volley::apps {
 class WordWrap {
  public:
   using Print = std::function<void(std::string_view text)>;
-  // `columns`: the terminal's width now, asked for each word; 0 breaks nothing. The locale must be one of UTF-8 for the
-  // widths of characters to be known.
+  // `columns`: the terminal's current width, called for each word; 0: no breaks. Needs a UTF-8 locale to measure
+  // characters.
   WordWrap(std::function<int()> columns, Print print) : columns_(std::move(columns)), print_(std::move(print)) {}
 
-  // Colour codes ("\x1b[1m") take no room. A word is held back until its end is known: a line end or flush() prints the
-  // last one.
+  // Colour codes ("\x1b[1m") have no width. A word is held back until it ends; a line end or flush() prints the rest.
   void add(std::string_view text);
   void flush();
 
@@ -26,10 +25,10 @@ class WordWrap {
 
   const std::function<int()> columns_;
   const Print print_;
-  std::string out_;            // what add() prints at its end
+  std::string out_;            // printed at the end of add()
   std::string spaces_, word_;  // held back
   int spaces_width_ = 0, word_width_ = 0;
-  int column_ = 0;  // of the line that is shown
+  int column_ = 0;  // in the current line
 };
 
 }  // namespace volley::apps

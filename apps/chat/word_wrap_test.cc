@@ -1,4 +1,4 @@
-// Answers on a terminal: no word is cut that fits on a line, and nothing but spaces at breaks is lost.
+// Answers on a terminal: a word that fits on a line is not cut, and only spaces at breaks are lost.
 #include "apps/chat/word_wrap.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace volley::apps {
 namespace {
 
-// The text in pieces of so many bytes.
+// Passes the text in pieces of `piece` bytes.
 std::string wrapped_in_pieces(std::string_view text, int columns, size_t piece) {
   std::string shown;
   WordWrap wrap([columns] { return columns; }, [&shown](std::string_view part) { shown += part; });

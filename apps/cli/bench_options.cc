@@ -11,7 +11,7 @@
 namespace volley::apps {
 namespace {
 
-// add_speculation_options() has them for one run.
+// The lists of bench; add_speculation_options() has the same options for one run.
 void add_bench_verify(CLI::App* app, BenchCommand* command) {
   const auto simulate = [command](const std::vector<std::string>& texts) {
     for (const std::string& text : texts) {
@@ -78,7 +78,7 @@ void add_bench(CLI::App* root, BenchCommand* command) {
       ->delimiter(',')
       ->check(between(2, 1024, "a block size from 2 to 1024"));
   add_bench_verify(app, command);
-  // Without --input; prompts that the model's folder brings come before random ones unless these are asked for.
+  // These matter without --input. They ask for random prompts, which otherwise come after those in the model's folder.
   const auto of_random = [app, command](const char* name, auto& value, const char* help) {
     using T = std::remove_reference_t<decltype(value)>;
     const auto set = [command, &value](const T& given) {
@@ -101,7 +101,7 @@ void add_bench(CLI::App* root, BenchCommand* command) {
       ->check(not_empty())
       ->type_name("FILE.json");
   app->add_flag("--json", command->json, "end with the measurements as one line of JSON on stdout");
-  // For the help alone: parse_command_line() hands it over before anything is parsed.
+  // Exists for the help: parse_command_line() hands this command over before it parses.
   app->add_subcommand("serving",
                       "volley-suite: datasets against any OpenAI endpoint; has options and --help of its own");
 }

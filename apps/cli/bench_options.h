@@ -1,5 +1,4 @@
-// The command line of `volley bench`. Like option_groups.h, for the files that build the
-// command line.
+// The command line of `volley bench`. Like option_groups.h, for files that build the command line.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,7 +9,7 @@ namespace volley::apps {
 
 void add_bench(CLI::App* root, BenchCommand* command);
 
-// What no single option's check can see.
+// Checks options against each other.
 Status check_bench(const BenchCommand& command);
 
 }  // namespace volley::apps

@@ -1,4 +1,4 @@
-// `volley bench` as a user meets it: what it prints and writes, and what it refuses.
+// `volley bench` as its user sees it: output, files and refusals.
 #include <map>
 
 #include "apps/program_for_test.h"
@@ -6,7 +6,7 @@
 namespace volley::apps {
 namespace {
 
-// The second engine would wait ten minutes for nodes that ended with the first.
+// A second engine would wait ten minutes for nodes that ended with the first.
 TEST(Cli, BenchOfSeveralNodesMeasuresOneMode) {
   const std::vector<std::string> nodes = {"bench", "--nnodes", "2", "--tensor-parallel-size", "2"};
   for (const std::vector<std::string>& several : std::vector<std::vector<std::string>>{
@@ -50,7 +50,7 @@ TEST(Cli, BenchRunsDummyWeightsWithSimulatedAcceptance) {
   EXPECT_NE(program.out().find("tok/s"), std::string::npos);
 }
 
-// Random tokens say nothing of a model that knows four tasks.
+// Random tokens tell nothing about a model that knows four tasks.
 TEST(Cli, BenchAsksThePocketPairWhatItWasTrainedFor) {
   const TempFile own("own.jsonl", "{\"prompt\": \"What is 1 + 2?\"}\n");
   using Words = std::vector<std::string>;
@@ -79,7 +79,7 @@ TEST(Cli, BenchAsksThePocketPairWhatItWasTrainedFor) {
   EXPECT_GT(rows[1]["acceptance_length"].get<double>(), 3) << "what it was trained for is accepted";
 }
 
-// Each mode has an engine with options of its own, and here a process that computes for it.
+// Each mode has an engine with its own options, here with a device process.
 TEST(Cli, BenchSaysThatSpeculationChangedNothing) {
   Program program({"bench", "--concurrency", "1,3", "--requests", "3", "--output-tokens", "16", "--json",
                    "--restart-on-device-error"});
@@ -102,7 +102,7 @@ TEST(Cli, BenchHoldsPoliciesAgainstEachOther) {
       EXPECT_LE(row["acceptance_length"].get<double>(), 4);
     }
   }
-  // All take turns, the engine without a drafter too.
+  // All engines take turns, the one without a drafter too.
   for (int i = 0; i < 16; ++i) EXPECT_EQ(json["rows"][i]["repeat"], i / 4 % 2) << i;
   for (int i = 0; i < 16; i += 4) {
     int off = 0;

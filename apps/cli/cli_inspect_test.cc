@@ -1,4 +1,4 @@
-// `volley inspect` as a user meets it: what it says of a model, of memory and of ranks.
+// `volley inspect` as its user sees it: models, memory and ranks.
 #include "apps/program_for_test.h"
 
 namespace volley::apps {
@@ -28,26 +28,26 @@ TEST(Cli, InspectSaysHowACheckpointIsQuantised) {
   EXPECT_NE(program.out().find("48, all there"), std::string::npos) << program.out();
 }
 
-// What `inspect --json` says of memory. ranks: 0: nothing is said of them.
+// The memory in `inspect --json`. ranks: 0: without ranks.
 Json inspected_memory(std::vector<std::string> arguments, int ranks) {
   arguments.insert(arguments.begin(), {"inspect", "--json"});
   if (ranks > 0) arguments.insert(arguments.end(), {"--tensor-parallel-size", std::to_string(ranks)});
   Program program(arguments);
-  EXPECT_NE(program.status(), 2) << program.err();  // 3 where there is no tokenizer
+  EXPECT_NE(program.status(), 2) << program.err();  // 3 without a tokenizer
   return program.last_json()["memory"];
 }
 
-// Protects: the plan of ranks. They divide matrices, and each has all of the rest, which is embeddings and norms. Whole
-// on each are also the drafter's projection of features, and KV heads of which there are fewer than ranks.
+// Protects the plan of ranks. Ranks divide matrices; each has all of the rest, which is embeddings and norms. Each also
+// has the drafter's projection of features, and KV heads if there are fewer than ranks.
 TEST(Cli, InspectSaysWhatARankTakes) {
   struct Case {
     std::vector<std::string> models;
     int ranks;
-    int64_t more;  // bytes of matrices that are there more than once
+    int64_t more;  // bytes of matrices that several ranks have
   };
   const std::vector<Case> cases = {
       {{}, 2, int64_t{2} * 256 * 256 * 2},  // features of two layers to one width, bf16
-      // K and V of two heads of 16 in two layers, once more
+      // K and V of two heads of 16 in two layers, a second time
       {{"--model", "tests/data/targets/plain"}, 4, int64_t{2} * 2 * 16 * 64 * 2 * 2},
   };
   for (const auto& [models, ranks, more] : cases) {
@@ -111,7 +111,7 @@ TEST(Cli, InspectSaysWhichExpertsAReplicaHas) {
   EXPECT_EQ(memory["replicas"][1]["experts"], 4);
 }
 
-// Protects: which tokens end answers, from whichever file says so, and a sentence where none does.
+// Protects: which tokens end answers, from any of the files, and a sentence if there is none.
 TEST(Cli, InspectSaysWhatEndsAnswers) {
   Program pocket({"inspect"});
   EXPECT_NE(pocket.finished_out().find("answers      end with <|im_end|> (2) and <|endoftext|> (0)\n"),

@@ -1,4 +1,4 @@
-// The program as a user meets it: exit statuses, what lands on stdout and stderr, Ctrl-C.
+// The program as its user sees it: exit statuses, stdout and stderr, Ctrl-C.
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 namespace volley::apps {
 namespace {
 
-// The pocket model in a folder of its own, whose files may be spoilt.
+// A copy of the pocket model whose files a test may change.
 class OwnModel {
  public:
   OwnModel() : path_((fs::temp_directory_path() / (std::to_string(getpid()) + "_own_model")).string()) {
@@ -26,7 +26,7 @@ class OwnModel {
   std::string path_;
 };
 
-// Ready to paste into a report: facts, the options that count with their sources, and no secret.
+// A report has the facts and the effective options with their sources, and no secret.
 TEST(Cli, CollectEnvSaysWhatCountsAndHidesKeys) {
   const TempFile config("collect.yaml", "max-num-seqs: 3\napi-key: [secret-one]\n");
   setenv("VOLLEY_API_KEYS", "secret-two", 1);
@@ -52,7 +52,7 @@ TEST(Cli, CollectEnvSaysWhatCountsAndHidesKeys) {
   EXPECT_NE(text.out().find("--max-num-seqs 3 (" + config.path() + ":1)"), std::string::npos) << text.out();
 }
 
-// Variables reach the program, and one that nothing reads is named.
+// Variables become options, and an unknown one is named.
 TEST(Cli, VariablesOfTheEnvironment) {
   setenv("VOLLEY_THREADS", "x", 1);
   Program wrong({"demo"});
@@ -95,7 +95,7 @@ struct Ended {
   std::string out, err;
 };
 
-// A program that answers one prompt, and another one once its weights were changed: a pipe keeps it running.
+// Runs a program that answers one prompt, changes its weights, and lets it answer another; a pipe keeps it running.
 Ended with_weights_changed(const OwnModel& model, std::vector<std::string> options,
                            const std::function<void()>& change) {
   const TempFile pipe("changed_weights_pipe");
@@ -105,7 +105,7 @@ Ended with_weights_changed(const OwnModel& model, std::vector<std::string> optio
                                               "none",     "--input",       pipe.path(),  "--max-tokens",
                                               "2",        "--concurrency", "1"};
   options.insert(options.begin(), arguments.begin(), arguments.end());
-  // For reading as well: opening it does not wait for the program, which may have ended at once.
+  // Opened for reading and writing, because that does not wait for the program, which may have ended already.
   const int lines = open(pipe.path().c_str(), O_RDWR | O_CLOEXEC);
   Program program(options);
   const std::string first = "{\"prompt\": \"first\"}\n", second = "{\"prompt\": \"second, in other words\"}\n";
@@ -118,8 +118,7 @@ Ended with_weights_changed(const OwnModel& model, std::vector<std::string> optio
   return {status, program.out(), program.err()};
 }
 
-// Weights that somebody cuts short in place while they are mapped, as `cp` over them does: a sentence, not a bare
-// signal.
+// `cp` over mapped weights shortens them in place. The program ends with a sentence, not a bare signal.
 TEST(Cli, WeightsCutShortWhileTheyAreMappedAreNamed) {
   const OwnModel model;
   const auto size = fs::file_size(model.weights());
@@ -134,7 +133,7 @@ TEST(Cli, WeightsCutShortWhileTheyAreMappedAreNamed) {
   EXPECT_EQ(read.status, 0) << read.err;
 }
 
-// Weights that are deleted, or replaced by a rename, stay what they were to the program that has them mapped.
+// Deleted or renamed weights stay unchanged for a program that has mapped them.
 TEST(Cli, WeightsReplacedWhileTheyAreMappedStay) {
   const OwnModel model;
   const Ended whole = with_weights_changed(model, {}, [] {});
@@ -152,7 +151,7 @@ TEST(Cli, WeightsReplacedWhileTheyAreMappedStay) {
   EXPECT_EQ(deleted.out, whole.out);
 }
 
-// A template that came with the weights must not keep the program from starting or ending.
+// A model's template must not keep the program from starting or ending.
 TEST(Cli, AModelWhoseTemplateDoesNotEndIsRefused) {
   const OwnModel model;
   std::ofstream(model.path() + "/chat_template.jinja")
@@ -163,7 +162,7 @@ TEST(Cli, AModelWhoseTemplateDoesNotEndIsRefused) {
   EXPECT_NE(program.err().find("chat_template.jinja"), std::string::npos) << program.err();
 }
 
-// What a bug would need to become more than a crash must stay closed in what is released.
+// The released program has the hardening that keeps a bug from becoming more than a crash.
 TEST(Cli, TheReleasedProgramIsHardened) {
   if (!VOLLEY_HARDENED) GTEST_SKIP() << "only release builds without sanitizers are hardened";
   const TempFile listing("readelf");

@@ -24,7 +24,7 @@ void add_generate(CLI::App* root, GenerateCommand* command) {
   add_engine_options(app, &command->engine);
   add_sampling_options(app, &command->settings, "Sampling (defaults: the model's generation_config.json)");
   auto* source = app->add_option_group("Prompt", "exactly one of");
-  source->set_help_flag();  // the command has them
+  source->set_help_flag();  // the command has help flags
   source->set_help_all_flag();
   source->add_option("--prompt", command->prompt, "text that is continued as it is; - for stdin")
       ->check(some_text())
@@ -132,7 +132,7 @@ void add_inspect(CLI::App* root, InspectCommand* command) {
   app->add_flag("--json", command->json, "one line of JSON instead of text");
 }
 
-// Takes what serve takes, so that a server's options can be looked at.
+// Takes serve's options, to look at a server's configuration.
 void add_collect_env(CLI::App* root, CollectEnvCommand* command) {
   CLI::App* app = root->add_subcommand(
       "collect-env",
@@ -141,7 +141,7 @@ void add_collect_env(CLI::App* root, CollectEnvCommand* command) {
   app->add_flag("--json", command->json, "one line of JSON instead of text");
 }
 
-// Checks the options of subcommands that run one engine for requests as they come.
+// Checks options of subcommands that run one engine for incoming requests.
 Status check_one_engine(const EngineFlags& flags) {
   VOLLEY_RETURN_IF_ERROR(check_engine(flags));
   if (!flags.simulations.empty() && flags.simulations.front().of_requests.size() > 1) {
@@ -176,8 +176,7 @@ Status check_generate(const GenerateCommand& command) {
   return {};
 }
 
-// Options of the engine say nothing to an endpoint.
-// A variable may be there for another program's sake.
+// An endpoint has no engine options. A variable is allowed, because it may be there for another program.
 Status check_chat(const CLI::App& app, const ChatCommand& command, const std::vector<GivenOption>& given) {
   const auto chosen = [&given](const std::string& name) {
     return std::ranges::any_of(given, [&name](const GivenOption& option) {
@@ -198,7 +197,7 @@ Status check_chat(const CLI::App& app, const ChatCommand& command, const std::ve
   return {};
 }
 
-// "help serve" is "serve --help", and no words at all are "--help".
+// "help serve" means "serve --help", and an empty command line means "--help".
 std::vector<std::string> with_help_asked(std::vector<std::string> words) {
   if (!words.empty() && words.front() != "help") return words;
   while (!words.empty() && words.front() == "help") words.erase(words.begin());
@@ -206,7 +205,7 @@ std::vector<std::string> with_help_asked(std::vector<std::string> words) {
   return words;
 }
 
-// What the command line fills in: of all the subcommands, one.
+// Holds the parsed values of all subcommands, of which one is used.
 struct Commands {
   GenerateCommand generate;
   ChatCommand chat, run;
@@ -217,8 +216,8 @@ struct Commands {
   InspectCommand inspect;
   DemoCommand demo;
   CollectEnvCommand collect_env;
-  std::string shell;   // of completion
-  std::string config;  // read by settings_beside()
+  std::string shell;   // for completion
+  std::string config;  // for settings_beside()
 };
 
 class CommandLine {
@@ -227,9 +226,9 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  // Throws what CLI11 throws.
+  // Throws CLI11's exceptions.
   void parse(std::vector<std::string> words) {
-    std::ranges::reverse(words);  // as CLI11 takes them
+    std::ranges::reverse(words);  // CLI11's order
     root.parse(words);
   }
   Result<Command> command(const std::vector<GivenOption>& given);
@@ -269,10 +268,10 @@ CommandLine::CommandLine() {
       ->add_option("shell", commands_.shell, "bash: source <(volley completion bash)")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  root.add_subcommand("help", "this list; help COMMAND: what a command takes");  // with_help_asked() reads it
+  root.add_subcommand("help", "this list; help COMMAND: what a command takes");  // with_help_asked() handles it
 }
 
-// `given`: what the words and other sources said.
+// `given`: options of all sources.
 Result<Command> CommandLine::command(const std::vector<GivenOption>& given) {
   if (root.got_subcommand("generate")) {
     VOLLEY_RETURN_IF_ERROR(check_generate(commands_.generate));
@@ -296,7 +295,7 @@ Result<Command> CommandLine::command(const std::vector<GivenOption>& given) {
     VOLLEY_RETURN_IF_ERROR(check_one_engine(serve.engine));
     VOLLEY_RETURN_IF_ERROR(check_tls(serve.tls));
     if (!serve.tls.certificate.empty()) serve.server.tls = serve.tls;
-    // More than the queue holds would be a 429 however often it is sent.
+    // A request for more choices than the queue holds would always be a 429.
     serve.server.max_choices = std::min(serve.server.max_choices, serve.engine.base.max_queue);
     return Command(std::move(serve));
   }
@@ -335,11 +334,11 @@ Command help_of(const CLI::App& root, CLI::AppFormatMode mode) {
 
 }  // namespace
 
-// The words are parsed twice: alone, which says what they give, and with what other sources add to them.
+// The words are parsed twice: alone, to learn what they set, and with the additions of other sources.
 Result<Command> parse_command_line(int argc, const char* const* argv, const Variables& variables,
                                    std::vector<std::string>* warnings) {
   std::vector<std::string> words = with_help_asked({argv + std::min(argc, 1), argv + argc});
-  // Another program's options: nothing of them is ours to read.
+  // The other words are another program's options.
   if (words.size() >= 2 && words[0] == "bench" && words[1] == "serving") {
     return Command(BenchServingCommand{{words.begin() + 2, words.end()}});
   }
@@ -356,7 +355,7 @@ Result<Command> parse_command_line(int argc, const char* const* argv, const Vari
     return help_of(alone.root, CLI::AppFormatMode::Normal);
   } catch (const CLI::CallForAllHelp&) {
     return help_of(alone.root, CLI::AppFormatMode::All);
-  } catch (const CLI::RequiredError&) {  // another source may have it
+  } catch (const CLI::RequiredError&) {  // another source may set it
   } catch (const CLI::ParseError& error) {
     return parse_error(alone.root, error.what());
   }

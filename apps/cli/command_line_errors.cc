@@ -8,7 +8,7 @@
 namespace volley::apps {
 namespace {
 
-// What is wrong with an option that this command does not have.
+// Explains an option that this command does not have.
 Error no_such_option(const CLI::App& root, const CLI::App& app, const std::string& name, const std::string& option) {
   for (const CLI::App* other : root.get_subcommands({})) {
     if (other == &app || std::ranges::count(option_names(*other), option) == 0) continue;
@@ -26,7 +26,7 @@ std::string option_of_word(const std::string& word) {
   return word.substr(0, word.find('='));
 }
 
-// The first option among the words that the command line does not have, or the first such word.
+// The first unknown option among the words, or else the first unknown word.
 Error unexpected(const CLI::App& root, const CLI::App& app, const std::string& name,
                  const std::vector<std::string>& words) {
   const auto is_option = [](const std::string& word) { return word.size() > 1 && word.front() == '-'; };
@@ -38,8 +38,8 @@ Error unexpected(const CLI::App& root, const CLI::App& app, const std::string& n
                      name);
 }
 
-// CLI11's messages are sentences but for the end, and some have several lines. Of an option that was given twice it
-// says "--prompt: At Most 1 required but received 2".
+// Turns CLI11's messages into sentences: they lack the end, and some have several lines. An option given twice reads
+// "--prompt: At Most 1 required but received 2".
 std::string sentence_of(std::string message) {
   std::ranges::replace(message, '\n', ' ');
   while (!message.empty() && (message.back() == ' ' || message.back() == '.')) message.pop_back();
@@ -49,7 +49,7 @@ std::string sentence_of(std::string message) {
   return message.substr(0, at) + " takes one value and got " + message.substr(at + kTooMany.size()) + ": give it once";
 }
 
-// Commands of other programs, and what does their work here.
+// Commands of other programs, with their counterparts here.
 constexpr std::pair<std::string_view, std::string_view> kOtherCommands[] = {
     {"complete", "generate --prompt TEXT"},
     {"run-batch", "batch"},

@@ -1,5 +1,4 @@
-// What a command line that cannot be read is answered with: one sentence that names the word, what was meant by it, and
-// the help that has it.
+// Explains a command line that cannot be read in one sentence: the word, the likely intention, and the right help.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,7 +10,7 @@
 
 namespace volley::apps {
 
-// The subcommand that was parsed last, and how it is called: "volley bench".
+// The subcommand that was parsed last, and its name: "volley bench".
 template <typename App>
 App& innermost(App& root, std::string* name) {
   App* app = &root;
@@ -23,16 +22,15 @@ App& innermost(App& root, std::string* name) {
   return *app;
 }
 
-// The sentence and where to read on: "…; see volley bench --help".
+// Adds where to read on: "…; see volley bench --help".
 Error usage_error(const std::string& sentence, const std::string& name);
 
-// What CLI11 threw while it parsed for `root`. An unknown word comes first, for what else is wrong may follow from it.
+// Explains what CLI11 threw while it parsed for `root`. An unknown word comes first: other errors may follow from it.
 Error parse_error(const CLI::App& root, std::string message);
 
-// That the first word, if there is one, is a command.
 Status check_command(const CLI::App& root, const std::vector<std::string>& words);
 
-// CLI11 reads llama.cpp's "-hf" as "-h". Nothing: help was asked for.
+// CLI11 reads llama.cpp's "-hf" as "-h". Nothing: the user asked for help.
 std::optional<Error> swallowed_by_help(const CLI::App& root, const std::vector<std::string>& words);
 
 }  // namespace volley::apps

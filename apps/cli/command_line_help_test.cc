@@ -1,5 +1,4 @@
-// The first commands that a user types: help however it is asked for, a model without --model, and words of other
-// programs.
+// A user's first commands: all ways to ask for help, a model without --model, and words of other programs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +36,7 @@ TEST(CommandLine, TheModelNeedsNoName) {
   }
 }
 
-// The line of `help` that begins with this option; 0: none.
+// Number of the line of `help` that begins with this option; 0: none.
 size_t line_of(const std::string& help, const std::string& option) {
   const size_t at = help.find("\n  " + option);
   return at == std::string::npos ? 0 : 1 + static_cast<size_t>(std::count(help.begin(), help.begin() + at, '\n'));
@@ -89,7 +88,7 @@ TEST(CommandLine, HelpIsOfALengthThatIsRead) {
   }
 }
 
-// As commands for llama.cpp, vLLM, SGLang and Ollama are written.
+// The command lines are those of llama.cpp, vLLM, SGLang and Ollama.
 TEST(CommandLine, SpellingsOfOthersNameOurs) {
   for (const auto& [arguments, ours] : std::vector<std::pair<std::vector<const char*>, std::string>>{
            {{"serve", "-m", "some/model"}, "-m is no option of volley serve: use --model DIR"},
@@ -108,7 +107,7 @@ TEST(CommandLine, SpellingsOfOthersNameOurs) {
   }
 }
 
-// What one sets to serve comes before the engine's internals, and no line is wider than a terminal.
+// Options of serving come before the engine's internals, and no line is wider than a terminal.
 TEST(CommandLine, HelpOfServeBeginsWithServing) {
   const std::string help = help_for({"serve", "--help-all"});
   size_t before = 0;

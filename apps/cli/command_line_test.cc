@@ -1,4 +1,4 @@
-// What the command line accepts and refuses: a typing mistake must end with a sentence, never with a default.
+// The command line must end a typing mistake with a sentence, never with a default.
 #include <gtest/gtest.h>
 
 #include "apps/cli/parse_for_test.h"
@@ -22,7 +22,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
       "--cost-cache none --draft-window-mask bidirectional --kv-pages 12");
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   const auto& command = std::get<GenerateCommand>(*parsed);
-  // A value of each kind is enough: a row of the table declares an option and its field.
+  // One option of each kind suffices: the table declares each option with its field.
   const EngineOptions& base = command.engine.base;
   EXPECT_EQ(command.engine.model, "m");
   EXPECT_EQ(command.engine.draft, "d");
@@ -141,7 +141,7 @@ TEST(CommandLine, RefusesWithOneSentence) {
   }
 }
 
-// The word that is wrong comes first, then what was meant, then the help that has it.
+// The message names the wrong word, then the likely intention, then the right help.
 TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
   const auto message = [](std::vector<const char*> arguments) {
     const auto parsed = parse(std::move(arguments));
@@ -182,7 +182,7 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
             "--prompt-tokens 2147483647 and --output-tokens 2 are more than 2147483647 together: lower one of them");
   EXPECT_EQ(message({"generate", "--prompt", "a", "--prompt", "b"}),
             "--prompt takes one value and got 2: give it once; see volley generate --help");
-  // A key that is one by mistake would open the server.
+  // Words mistaken for a key would open the server.
   for (const std::vector<const char*>& swallowed :
        std::vector<std::vector<const char*>>{{"serve", "m", "--api-key", "sk-long", "8000"},
                                              {"serve", "m", "--allowed-hosts", "a.example", "8000"},
@@ -320,7 +320,7 @@ TEST(CommandLine, BatchAndBenchServing) {
   ASSERT_TRUE(batch.ok()) << batch.error().message;
   EXPECT_EQ(std::get<BatchCommand>(*batch).concurrency, 32);
   EXPECT_EQ(std::get<BatchCommand>(*batch).engine.speculation, Speculation::kOff);
-  // Whatever stands behind it is another program's.
+  // The other words are another program's.
   const auto serving = parse({"bench", "serving", "--url", "u", "--help", "--max-num-seqs", "", "--"});
   ASSERT_TRUE(serving.ok()) << serving.error().message;
   EXPECT_EQ(std::get<BenchServingCommand>(*serving).arguments,

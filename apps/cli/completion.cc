@@ -10,17 +10,17 @@
 namespace volley::apps {
 namespace {
 
-// What follows an option.
+// An option's value.
 struct Value {
-  bool none = false;  // it is a flag
+  bool none = false;  // a flag
   std::vector<std::string> words;
   bool files = false, folders = false;
 };
 
 struct OptionFacts {
   std::string name;  // "--spec"
-  std::string help;  // its first clause
-  std::string kind;  // what its value is called
+  std::string help;  // the first clause of its help
+  std::string kind;  // name of its value
   Value value;
 };
 
@@ -35,7 +35,7 @@ bool is_word(const std::string& text) {
   });
 }
 
-// CLI11 writes the words that a check allows as "TEXT:{a,b}"; ours write "auto|full|N" and "DIR|none".
+// CLI11 shows a check's words as "TEXT:{a,b}"; our own checks show "auto|full|N" and "DIR|none".
 Value value_of(const CLI::Option& option) {
   Value value;
   if (option.get_expected_max() == 0 || option.get_type_size_max() == 0) {
@@ -57,7 +57,7 @@ Value value_of(const CLI::Option& option) {
   return value;
 }
 
-// What stands before the first sign that ends a clause, without signs that shells read.
+// Cuts the text at the first sign that ends a clause, and removes signs that shells interpret.
 std::string clause(const std::string& text) {
   std::string short_text = text.substr(0, text.find_first_of(":;(["));
   std::erase_if(short_text, [](char c) { return c == '\'' || c == '"' || c == '\\' || c == '`' || c == '$'; });
@@ -76,7 +76,7 @@ std::vector<CommandFacts> facts_of(const CLI::App& root) {
         command.options.push_back({"--" + name, clause(option->get_description()), kind, value_of(*option)});
       }
     }
-    for (const CLI::Option* option : app->get_options()) {  // what needs no name in front, as of completion
+    for (const CLI::Option* option : app->get_options()) {  // values without an option's name, as completion takes
       if (!option->get_positional()) continue;
       command.options.push_back({"", clause(option->get_description()), "", value_of(*option)});
     }
@@ -101,7 +101,7 @@ std::string command_names(const std::vector<CommandFacts>& commands) {
   return joined(names);
 }
 
-// The shell's list of what may follow.
+// The shell's action for a value.
 std::string bash_action(const Value& value) {
   std::string action;
   if (!value.words.empty()) action += "_volley_words '" + joined(value.words) + "'; ";
@@ -147,7 +147,7 @@ _volley() {
     for (const OptionFacts& option : command.options) {
       if (option.name.empty()) names.insert(names.end(), option.value.words.begin(), option.value.words.end());
       if (!option.name.empty()) names.push_back(option.name);
-      // Not before a letter is typed: the folder's names would hide the options.
+      // Folders are offered only after a letter: their names would hide the options.
       if (!option.name.empty() || !option.value.folders) continue;
       paths = std::string("; case $word in [!-]*) _volley_paths ") + (option.value.files ? "-f" : "-d") + " ;; esac";
     }
@@ -156,12 +156,12 @@ _volley() {
   return script + "  esac\n}\ncomplete -F _volley volley\n";
 }
 
-// "[help]:kind:action", or "[help]" of a flag.
+// "[help]:kind:action", or "[help]" for a flag.
 std::string zsh_rest(const OptionFacts& option) {
   std::string rest = option.name.empty() ? "" : "[" + option.help + "]";
   if (option.value.none) return rest;
   rest += ":" + (option.kind.empty() ? "value" : option.kind) + ":";
-  // _arguments takes one action: words and paths together are a list of alternatives.
+  // _arguments takes one action, so words and paths together become a list of alternatives.
   const std::string words = "(" + joined(option.value.words) + ")";
   const std::string paths = option.value.files ? "_files" : option.value.folders ? "_files -/" : "";
   if (option.value.words.empty()) return rest + (paths.empty() ? " " : paths);

@@ -1,4 +1,4 @@
-// Scripts that complete the program's command line in a shell, from the tables that parse it.
+// Writes scripts that complete the command line in a shell, from the tables that parse it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,8 +8,7 @@ namespace volley::apps {
 
 enum class Shell { kBash, kZsh, kFish };
 
-// A script for `shell` that completes subcommands, options, and values that are words, files or folders. `root`: has
-// all subcommands.
+// A script for `shell` that completes subcommands, options, words, files and folders. `root`: with all subcommands.
 std::string completion_script(const CLI::App& root, Shell shell);
 
 }  // namespace volley::apps

@@ -1,4 +1,4 @@
-// The scripts for shells, run by the shells: what a key press offers is what the command line takes.
+// Runs the completion scripts in their shells: a key press offers what the command line takes.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ class ScriptFile {
   std::string path_;
 };
 
-// What a command prints, by words.
+// Words that a command prints.
 std::set<std::string> words_of(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   EXPECT_NE(pipe, nullptr);
@@ -46,7 +46,7 @@ std::set<std::string> words_of(const std::string& command) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-// What bash offers behind these words, the last of them half typed.
+// Bash's offers for these words, the last of them half typed.
 std::set<std::string> offers(const std::vector<std::string>& words) {
   const ScriptFile file("bash");
   std::string line;
@@ -85,7 +85,7 @@ TEST(Completion, BashOffersFilesAndFolders) {
   std::filesystem::remove_all(folder);
 }
 
-// Every option of the help is in every script, and each shell that is here can read its own.
+// Every script has every option, and each installed shell can read its own.
 TEST(Completion, EveryShellKnowsEveryOption) {
   const char* arguments[] = {"volley", "serve", "--help-all"};
   const std::string help = std::get<PrintAndExit>(*parse_command_line(3, arguments)).text;

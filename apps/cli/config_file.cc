@@ -21,7 +21,7 @@ Error at_line(const std::string& path, const YAML::Mark& mark, const std::string
   return invalid_argument(path + ":" + std::to_string(line_of(mark)) + ": " + sentence);
 }
 
-// A scalar without quotes is a number, true, false or null where JSON would read it so.
+// A scalar without quotes is a number, true, false or null if it is one in JSON.
 nlohmann::json json_of(const YAML::Node& node, int depth) {
   if (depth > kMaxDepth) throw YAML::Exception(node.Mark(), "lists and mappings are nested too deeply");
   if (node.IsMap()) {

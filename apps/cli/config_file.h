@@ -1,4 +1,4 @@
-// The file of --config: YAML, a mapping of option names to values.
+// Reads the file of --config: YAML, a mapping of option names to values.
 #pragma once
 
 #include <volley/result.h>
@@ -10,17 +10,17 @@
 namespace volley::apps {
 
 struct ConfigEntry {
-  std::string key;                  // with dashes, however it is written
-  std::vector<std::string> values;  // a scalar: one
-  std::optional<std::string> json;  // a mapping, as JSON
+  std::string key;                  // always with dashes
+  std::vector<std::string> values;  // a scalar is one value
+  std::optional<std::string> json;  // a mapping becomes JSON
   int line = 0;
 };
 
-// In the file's order. kInvalidArgument with the file and the line: it is not YAML, no mapping, or a key is there twice
-// or without a value. kNotFound: there is no such file.
+// Keeps the file's order. kInvalidArgument with the file and the line: it is not YAML, no mapping, or a key comes twice
+// or without a value. kNotFound: no such file.
 Result<std::vector<ConfigEntry>> read_config_file(const std::string& path);
 
-// The texts of a JSON list; nothing: `text` is none, as "[/INST]" is none.
+// Texts of a JSON list; nothing if `text` is no such list, as "[/INST]".
 std::optional<std::vector<std::string>> parse_list(const std::string& text);
 
 }  // namespace volley::apps

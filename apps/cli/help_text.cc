@@ -9,7 +9,7 @@
 namespace volley::apps {
 namespace {
 
-constexpr size_t kNameColumns = 32;  // of options
+constexpr size_t kNameColumns = 32;  // columns of option names
 
 std::vector<const CLI::Option*> options_of_group(const CLI::App& app, const std::string& group) {
   return app.get_options(
@@ -32,7 +32,7 @@ std::string wrapped(const std::string& text, size_t width) {
     while (line_end - begin > width) {
       size_t cut = text.rfind(' ', begin + width);
       if (cut == std::string::npos || cut <= begin) cut = text.find(' ', begin);
-      if (cut >= line_end) break;  // a word that is longer than a line
+      if (cut >= line_end) break;  // a word longer than the line
       out.append(text, begin, cut - begin).append("\n");
       begin = cut + 1;
     }
@@ -70,7 +70,7 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI:
   return text + "\n" + make_footer(app);
 }
 
-// One that has a name as well is described there.
+// Options with a name are described under it.
 std::string HelpFormatter::nameless(const CLI::App& app) const {
   std::ostringstream text;
   for (const CLI::Option* option : app.get_options()) {

@@ -1,4 +1,4 @@
-// Help as a terminal shows it: descriptions wrapped to its width.
+// Formats help for a terminal: descriptions wrapped to its width.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,17 +6,16 @@
 
 namespace volley::apps {
 
-// Columns of the terminal on stdout, between 60 and 120; 100 where it is none.
+// Columns of the terminal on stdout, between 60 and 120; 100 without a terminal.
 int help_width();
 
-// `text` in lines of at most `width` columns where words allow it; line ends of its own stay.
+// Wraps `text` to `width` columns where words allow it, and keeps its own line ends.
 std::string wrapped(const std::string& text, size_t width);
 
-// The heading of options that --help leaves out and --help-all lists.
+// Heading of options that only --help-all lists.
 inline constexpr const char* kInternals = "Engine internals";
 
-// Options of which one must be given come first. Behind the name of an option that may take several values at once
-// stands " ...".
+// Puts alternatives of which one is required first. An option that takes several values at once is marked " ...".
 class HelpFormatter : public CLI::Formatter {
  public:
   explicit HelpFormatter(int width);
@@ -26,7 +25,7 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_footer(const CLI::App* app) const override;
 
  private:
-  std::string nameless(const CLI::App& app) const;  // words that need no name
+  std::string nameless(const CLI::App& app) const;  // words without an option's name
   std::string groups(const CLI::App& app, CLI::AppFormatMode mode) const;
 
   const size_t width_;

@@ -1,4 +1,4 @@
-// Protects help on narrow terminals: no line is wider than it, and no word is lost or cut.
+// Protects help on narrow terminals: no line is wider, and no word is lost or cut.
 #include "apps/cli/help_text.h"
 
 #include <gtest/gtest.h>

@@ -7,10 +7,10 @@ namespace volley::apps {
 namespace {
 
 struct Pair {
-  std::string_view target, drafter;  // target in lower case, without who published it
+  std::string_view target, drafter;  // target in lower case, without its publisher
 };
 
-// docs/models.md has the same pairs, with licences and sizes.
+// docs/models.md lists the same pairs, with licences and sizes.
 constexpr Pair kPairs[] = {
     {"qwen3-4b", "z-lab/Qwen3-4B-DFlash-b16"},
     {"qwen3-8b", "z-lab/Qwen3-8B-DFlash-b16"},

@@ -1,4 +1,4 @@
-// Public DFlash drafters by the models that they were trained for.
+// Public DFlash drafters, by the models that they were trained for.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace volley::apps {
 
-// The drafter's name on the Hugging Face hub. `target`: the model's name there, or its folder; its last part decides,
-// in any case, and a quantised copy (-FP8) has the drafter of the original.
+// The drafter's name on the Hugging Face hub. `target`: a hub name or a folder, compared by its last part, in any case;
+// a quantised copy (-FP8) has the original's drafter.
 std::optional<std::string> known_drafter(std::string_view target);
 
 }  // namespace volley::apps

@@ -22,18 +22,18 @@ std::string in_lower_case(std::string text) {
   return text;
 }
 
-// "Model-Q4_K_M.gguf" is of the quantisation q4_k_m, "Model-Q4_K_M-00001-of-00002.gguf", too.
+// "Model-Q4_K_M.gguf" and "Model-Q4_K_M-00001-of-00002.gguf" both have the quantisation q4_k_m.
 bool has_quant(const std::string& file, const std::string& quant) {
   const std::string name = in_lower_case(file.substr(file.rfind('/') + 1));
   for (size_t at = name.find(quant); at != std::string::npos; at = name.find(quant, at + 1)) {
-    const char after = name[at + quant.size()];  // there is the ending
+    const char after = name[at + quant.size()];  // may be the ending
     const bool begins = at == 0 || name[at - 1] == '-' || name[at - 1] == '.' || name[at - 1] == '_';
     if (begins && (after == '.' || after == '-')) return !name.starts_with("mmproj");
   }
   return false;
 }
 
-// Where "-00001-of-00002.gguf" begins; npos: the file is whole.
+// Index of "-00001-of-00002.gguf"; npos: the file is whole.
 size_t part_at(const std::string& file) {
   constexpr std::string_view kForm = "-00000-of-00000.gguf";
   if (file.size() < kForm.size()) return std::string::npos;
@@ -49,14 +49,14 @@ std::vector<std::string> files_below(const fs::path& folder) {
   std::error_code ends;
   for (fs::recursive_directory_iterator it(folder, ends), end; !ends && it != end; it.increment(ends)) {
     if (fs::is_regular_file(it->path(), ends)) files.push_back(it->path().lexically_relative(folder).string());
-    ends.clear();  // a link to nothing
+    ends.clear();  // a dangling link
   }
   std::ranges::sort(files);
   return files;
 }
 
 std::string name_of_folder(const std::string& dir) {
-  std::error_code error;  // then the name is all there is
+  std::error_code error;  // only the name is known then
   fs::path path = fs::absolute(dir, error).lexically_normal();
   if (error) path = dir;
   if (!path.has_filename()) path = path.parent_path();

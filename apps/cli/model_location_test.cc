@@ -1,4 +1,4 @@
-// Models by their names on the hub, in a cache laid out as Hugging Face's tools lay theirs out.
+// Finds models by hub names in a cache laid out like Hugging Face's.
 #include "apps/cli/model_location.h"
 
 #include <gtest/gtest.h>

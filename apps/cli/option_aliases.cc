@@ -10,7 +10,7 @@ namespace volley::apps {
 namespace {
 
 struct Alias {
-  std::string_view theirs, ours;  // ours is empty where it is how this program works anyway
+  std::string_view theirs, ours;  // ours is empty if this program always works so
 };
 
 constexpr Alias kAliases[] = {
@@ -44,11 +44,10 @@ constexpr Alias kAliases[] = {
     {"--no-enable-expert-parallel", ""},
 };
 
-// SGLang's: a number of ranks, which none has here.
+// SGLang's: a number of ranks, which has no counterpart here.
 constexpr std::string_view kExpertSizes[] = {"--ep-size", "--ep", "--expert-parallel-size"};
 
-// Theirs that mean something else, or take another value, here: an error says what to do instead. A row has all the
-// names of one option.
+// Options with another meaning or value here: an error says what to do instead. A row has all names of one option.
 constexpr Alias kCounterparts[] = {
     // llama.cpp
     {"-m", "use --model DIR"},
@@ -115,7 +114,7 @@ constexpr Alias kCounterparts[] = {
     {"--enable-reasoning", "use --reasoning-parser, which knows by itself"},
     {"--guided-decoding-backend --grammar-backend", "grammars have one backend: leave it out"},
     {"-O --compilation-config", "nothing is compiled here: leave it out"},
-    // Ollama and programs at large
+    // Ollama and others
     {"--keepalive", "a model stays until volley ends: leave it out"},
     {"--num-ctx", "use --max-model-len N"},
     {"--num-predict", "use --max-tokens N"},
@@ -125,7 +124,7 @@ constexpr Alias kCounterparts[] = {
     {"--bind --listen", "use --host ADDRESS and --port PORT"},
 };
 
-// Letters to insert, delete, replace or swap with the next (optimal string alignment).
+// Letters to insert, delete, replace or swap (optimal string alignment).
 size_t edits(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), now(b.size() + 1);
   std::iota(last.begin(), last.end(), 0);
@@ -142,7 +141,7 @@ size_t edits(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-// What undoes an alias that is how this program works anyway; empty: nothing does.
+// The option that undoes an alias for this program's normal behaviour; empty: none.
 std::string opposite_of(const std::string& name) {
   if (name.starts_with("--no-")) return "--" + name.substr(5);
   const auto alias = std::ranges::find(kAliases, "--no-" + name.substr(2), &Alias::theirs);

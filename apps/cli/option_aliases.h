@@ -1,4 +1,4 @@
-// Names that other servers have for options of this program, and names that are nearly right.
+// Other servers' names for this program's options, and nearly right names.
 #pragma once
 
 #include <optional>
@@ -9,22 +9,22 @@
 
 namespace volley::apps {
 
-// The words of a command line with vLLM's and SGLang's names of the same options replaced by ours; what is on here
-// anyway is taken out, and turned off by "=false" where it can be. `words`: without the program's name.
+// Replaces vLLM's and SGLang's option names by ours. Options for this program's normal behaviour are removed, or turned
+// off by "=false" where possible. `words`: without the program's name.
 std::vector<std::string> translate_aliases(std::vector<std::string> words);
 
-// SGLang's option for two of ours, in words "--dist-init-addr=gpu-1:29501" too.
+// SGLang's option that stands for two of ours, also as "--dist-init-addr=gpu-1:29501".
 inline constexpr std::string_view kDistInitAddr = "--dist-init-addr";
-// "gpu-1:29501" and "[::1]:29501" as values of --master-addr and --master-port; nothing: it is no such text.
+// Splits "gpu-1:29501" or "[::1]:29501" into --master-addr and --master-port; nothing if it is neither.
 std::optional<std::pair<std::string, std::string>> split_address(std::string_view text);
 
-// "true", "yes", "on" and "1", or the opposite, whatever the case; nothing: neither.
+// "true", "yes", "on" and "1", or the opposite, in any case; nothing: neither.
 std::optional<bool> truth(std::string word);
 
-// What to do instead of an option of theirs that has no name here, in words; empty: nothing is known of it.
+// Says what to do instead of an option without a counterpart; empty: unknown option.
 std::string_view instead_of(std::string_view option);
 
-// The one of `names` that `word` is most likely meant to be; empty if none is near.
+// The most likely of `names` for `word`; empty if none is near.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names);
 
 }  // namespace volley::apps

@@ -1,4 +1,4 @@
-// Protects commands that were written for other servers, and what a typing mistake is answered with.
+// Protects commands written for other servers, and the answers to typing mistakes.
 #include "apps/cli/option_aliases.h"
 
 #include <gtest/gtest.h>

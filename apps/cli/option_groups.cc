@@ -16,7 +16,7 @@ namespace volley::apps {
 
 namespace {
 
-// "010" and "-01": CLI11 takes them for octal numbers.
+// CLI11 takes "010" and "-01" for octal numbers.
 bool is_octal(std::string_view text) {
   if (text.starts_with('-')) text.remove_prefix(1);
   return text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
@@ -101,7 +101,7 @@ CLI::Option* one_value_each(CLI::Option* option) {
 }
 
 CLI::Option* values_as_written(CLI::Option* option) {
-  constexpr int kMost = 1000;  // as long as it is not CLI11's number for no limit
+  constexpr int kMost = 1000;  // any number but CLI11's for no limit
   return option->expected(1, kMost)->allow_extra_args(false);
 }
 
@@ -127,7 +127,7 @@ const CLI::Validator& generation_overrides() {
   return validator;
 }
 
-// Whether this build and this machine have it is the engine's to say.
+// The engine knows whether the build and the machine have it.
 const CLI::Validator& device_name() {
   static const CLI::Validator validator(
       [](std::string& text) {
@@ -140,7 +140,7 @@ const CLI::Validator& device_name() {
   return validator;
 }
 
-// Refuses by name what others have.
+// Refuses other programs' values by name.
 CLI::Validator kv_cache_is_built() {
   return CLI::Validator(
       [](const std::string& name) {
@@ -157,7 +157,7 @@ GroupOfHelp::GroupOfHelp(CLI::App* app, std::string name)
 GroupOfHelp::~GroupOfHelp() {
   const auto options = app_->get_options();
   for (size_t i = first_; i < options.size(); ++i) {
-    if (!options[i]->get_group().empty()) options[i]->group(name_);  // else it is not shown
+    if (!options[i]->get_group().empty()) options[i]->group(name_);  // an option without a group is hidden
   }
 }
 
@@ -197,7 +197,7 @@ std::vector<T> values_of(const Words& words) {
   return values;
 }
 
-// One of the words, whatever they stand for.
+// Allows the words of the table.
 template <typename T>
 CLI::Option* add_words(CLI::App* app, T* value, const EngineOption<T>& row) {
   const auto set = [value, words = row.words](const std::string& text) {
@@ -286,7 +286,7 @@ void add_text_options(CLI::App* app, EngineFlags* flags) {
 
 namespace {
 
-// An address has been translated into the two before: the option stands here for the help, and to say what it must be.
+// split_address() has made two options of an address. This one exists for the help, and to explain wrong values.
 void add_dist_init_addr(CLI::App* app) {
   app->add_option_function<std::string>(
          std::string(kDistInitAddr), [](const std::string&) {}, "--master-addr and --master-port as SGLang writes them")

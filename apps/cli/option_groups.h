@@ -1,5 +1,5 @@
-// Options that several subcommands have, and the checks of single values. Only the files that build the command line
-// include this: CLI11 is large.
+// Options of several subcommands, and checks of single values. Only files that build the command line include this,
+// because CLI11 is large.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -23,24 +23,24 @@ inline constexpr const char* kOptionSources =
     "command "
     "line counts before a variable, a variable before the file.";
 
-// Checks that say what the value must be. `description`: "a port from 0 to 65535". Unlike CLI::Range, between() refuses
-// what is not a finite number.
+// Checks whose messages say what the value must be. `description`: "a port from 0 to 65535". Unlike CLI::Range,
+// between() refuses numbers that are not finite.
 CLI::Validator between(double low, double high, const std::string& description);
-const CLI::Validator& positive();      // whole numbers of 32 bits, from 1
+const CLI::Validator& positive();      // 32-bit integers from 1
 const CLI::Validator& not_negative();  // from 0
-const CLI::Validator& seed();          // of 64 bits, which a double does not hold
-const CLI::Validator& not_empty();     // CLI11 takes an empty text for an option that was not given
-const CLI::Validator& web_origin();    // as browsers send it
-const CLI::Validator& host_name();     // as requests call the server
-const CLI::Validator& some_text();     // for the model to read: not empty, and UTF-8
+const CLI::Validator& seed();          // 64 bits, more than a double holds
+const CLI::Validator& not_empty();     // CLI11 takes an empty text for a missing option
+const CLI::Validator& web_origin();    // in a browser's form
+const CLI::Validator& host_name();     // as requests name the server
+const CLI::Validator& some_text();     // a text for the model: not empty, and UTF-8
 
-// Each time this option is given it has one value, as it is written: of options with lists CLI11 takes the words that
-// follow, too, and "[a, b]" for two values.
+// Takes exactly one value each time, unchanged: for a list CLI11 would also take the following words, and split "[a,
+// b]".
 CLI::Option* one_value_each(CLI::Option* option);
-// The words that follow are values, too, but a value stays as it is written.
+// Takes the following words as values, each unchanged.
 CLI::Option* values_as_written(CLI::Option* option);
 
-// The options that are added while it lives have a heading of their own in --help.
+// Options added during its life get a heading of their own in --help.
 class GroupOfHelp {
  public:
   GroupOfHelp(CLI::App* app, std::string name);
@@ -57,21 +57,21 @@ class GroupOfHelp {
 Speculation speculation_of(const std::string& name);  // "off", "dflash"
 VerifyPolicy verify_option(const std::string& text);  // throws CLI::ValidationError
 
-// --model may also stand without its name, as in `volley serve DIR`.
+// --model also works without its name, as in `volley serve DIR`.
 void add_model_options(CLI::App* app, std::optional<std::string>* model, std::optional<std::string>* draft);
-// Rows of the engine's table of options: those of `group`, or of these the ones that `names` has.
+// Adds rows of the engine's table of options: those of `group`, or only the `names` among them.
 void add_table_options(CLI::App* app, EngineOptions* options, OptionGroup group,
                        const std::vector<std::string_view>& names = {});
-// The models, where they run and how much they may take. `slots`: the default of --max-num-seqs in words, where it is
-// not the engine's.
+// Adds options for the models, their devices and their memory. `slots`: words for the default of --max-num-seqs, if it
+// is not the engine's.
 void add_main_options(CLI::App* app, EngineFlags* flags, const std::string& slots = "");
-// The chat template, and what is sampled where a request does not say.
+// Adds options for the chat template and the sampling defaults.
 void add_text_options(CLI::App* app, EngineFlags* flags);
-// What else the engine takes. Most of it is listed by --help-all alone.
+// Adds the engine's other options, most of them only for --help-all.
 void add_engine_options(CLI::App* app, EngineFlags* flags);
-// One engine's mode; bench has lists of the same options instead.
+// Adds one engine's speculation; bench has lists of the same options.
 void add_speculation_options(CLI::App* app, EngineFlags* flags);
-// What no single option's check can see.
+// Checks options against each other.
 Status check_engine(const EngineFlags& flags);
 // `group`: their heading in --help.
 void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::string& group);

@@ -31,7 +31,7 @@ std::optional<bool> truth_of(const std::vector<std::string>& values) {
   return values.size() == 1 ? truth(values.front()) : std::nullopt;
 }
 
-// Where a Service is called volley, Kubernetes gives its pods VOLLEY_PORT=tcp://10.0.0.1:8000 and more like it.
+// Kubernetes gives pods of a Service named volley VOLLEY_PORT=tcp://10.0.0.1:8000 and the like.
 bool is_of_kubernetes(const std::string& name, const std::string& value) {
   if (name == "VOLLEY_PORT") return value.find("://") != std::string::npos;
   if (name.starts_with("VOLLEY_SERVICE_HOST") || name.starts_with("VOLLEY_SERVICE_PORT")) return true;
@@ -39,20 +39,20 @@ bool is_of_kubernetes(const std::string& name, const std::string& value) {
          (name.find("_TCP") != std::string::npos || name.find("_UDP") != std::string::npos);
 }
 
-// The option that a key of vLLM, SGLang or ours stands for; empty: how this program works anyway.
+// The option for a key of vLLM, SGLang or ours; empty: the program always works so.
 std::string ours(const std::string& key) {
   const std::vector<std::string> words = translate_aliases({"--" + key});
   return words.empty() ? "" : words.front();
 }
 
-// The settings of one app, from the strongest source to the weakest.
+// Collects an app's settings from the strongest source to the weakest.
 class Collector {
  public:
   Collector(CLI::App& app, std::string name) : app_(app), name_(std::move(name)) {}
 
   Status take_variables(const Variables& variables);
   Status take_file(const std::string& path);
-  // Null: there is none of this name, or it asks for help.
+  // Null: unknown, or a help option.
   CLI::Option* find(const std::string& option) {
     return option.empty() || option == "--help" || option == "--help-all" || option == "--"
                ? nullptr
@@ -64,18 +64,18 @@ class Collector {
   void next_source();
   Status set(CLI::Option& option, std::vector<std::string> values, const std::string& source, const std::string& what,
              bool from_variable);
-  // For a key that is no option itself. Nothing: there is none that it turns off.
+  // For a key that is no option. Nothing: it turns no option off.
   std::optional<Status> set_without(const std::string& key, const std::vector<std::string>& values,
                                     const std::string& source, const std::string& what);
   Status set_entry(const ConfigEntry& entry, const std::string& path);
-  // A stronger source gave it, or an option that excludes it.
+  // Whether a stronger source set it, or set an option that excludes it.
   bool is_excluded(const CLI::Option& option) const;
 
   CLI::App& app_;
   const std::string name_;
-  std::set<const CLI::Option*> stronger_;    // given by a source before the one that is being read
-  std::set<const CLI::Option*> off_before_;  // flags that such a source has said no to
-  std::set<const CLI::Option*> off_;         // and this one
+  std::set<const CLI::Option*> stronger_;    // set by stronger sources
+  std::set<const CLI::Option*> off_before_;  // flags that a stronger source turned off
+  std::set<const CLI::Option*> off_;         // the same in this source
   std::vector<OptionSetting> settings_;
 };
 
@@ -136,7 +136,7 @@ Status Collector::set(CLI::Option& option, std::vector<std::string> values, cons
   return {};
 }
 
-// "enable-prefix-caching: false" is --no-prefix-cache, as vLLM's --no-enable-prefix-caching is.
+// "enable-prefix-caching: false" means --no-prefix-cache, like vLLM's --no-enable-prefix-caching.
 std::optional<Status> Collector::set_without(const std::string& key, const std::vector<std::string>& values,
                                              const std::string& source, const std::string& what) {
   const std::optional<bool> on = truth_of(values);
@@ -150,11 +150,11 @@ Status Collector::take_variables(const Variables& variables) {
   for (const auto& [name, value] : variables) {
     const std::string key = dashes(name.substr(kPrefix.size()));
     CLI::Option* option = find(ours(key));
-    // An empty secret would leave open what it was to close.
+    // An empty secret would open what it should protect.
     if (value.empty() && option != nullptr && option->get_name() == "--api-key") {
       return invalid_argument(name + " is set and holds no API key: put one in, or unset it.");
     }
-    if (value.empty() || is_of_kubernetes(name, value)) continue;  // empty: as if it were not set
+    if (value.empty() || is_of_kubernetes(name, value)) continue;  // empty counts as unset
     if (option == nullptr) {
       if (const auto done = set_without(key, {value}, name, name)) VOLLEY_RETURN_IF_ERROR(*done);
       continue;
@@ -230,7 +230,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// By base/environment.h, the unit file in deploy/, or by the repository's own tests.
+// base/environment.h, the unit file in deploy/ and the repository's tests read these.
 bool is_read_elsewhere(const std::string& name) {
   constexpr std::array<std::string_view, 9> kNames = {"VOLLEY_CHROMIUM",    "VOLLEY_API_CASES",    "VOLLEY_API_KEYS",
                                                       "VOLLEY_ARGS",        "VOLLEY_DISABLE_BF16", "VOLLEY_PROGRAM",

@@ -1,4 +1,4 @@
-// Options that do not come from the command line: the environment's VOLLEY_* variables, and the file of --config.
+// Options from outside the command line: the environment's VOLLEY_* variables, and the file of --config.
 #pragma once
 
 #include <volley/result.h>
@@ -13,30 +13,30 @@ namespace volley::apps {
 
 struct OptionSetting {
   std::string option;               // "--max-num-seqs"
-  std::vector<std::string> values;  // of a flag: none
+  std::vector<std::string> values;  // empty for a flag
   std::string source;               // "VOLLEY_MAX_NUM_SEQS", "volley.yaml:3", "command line"
   bool from_variable = false;
 };
 
-// Every option of `app`, those of its groups too, but for --help and --version.
+// Every option of `app` and its groups, except --help and --version.
 std::vector<const CLI::Option*> options_of(const CLI::App& app);
 std::vector<std::string> option_names(const CLI::App& app);
 
 // "--max-num-seqs" to "VOLLEY_MAX_NUM_SEQS".
 std::string variable_of(const std::string& option);
 
-// What variables and file add to the command line that `app`, called `name`, has parsed; of a group whose options
-// exclude one another, only the strongest source counts. Values are checked with the app's own options, which hold
-// them afterwards. kInvalidArgument, with the source: a value is wrong, or the file has an unknown key.
+// The settings that variables and file add to the command line of `app`, called `name`. Of options that exclude one
+// another only the strongest source counts. The app's own options check the values, and hold them afterwards.
+// kInvalidArgument, with the source: a wrong value, or an unknown key in the file.
 Result<std::vector<OptionSetting>> settings_beside(CLI::App& app, const std::string& name, const Variables& variables);
 
-// Whether this variable, which is no option, is read by something else of this repository.
+// Whether another part of this repository reads this variable, which is no option.
 bool is_read_elsewhere(const std::string& variable);
 
-// A sentence for each variable that begins with VOLLEY_ and that nothing reads. `root`: has all subcommands.
+// A sentence for each unknown variable that begins with VOLLEY_. `root`: with all subcommands.
 std::vector<std::string> unknown_variables(const CLI::App& root, const Variables& variables);
 
-// As words of a command line.
+// The settings as words of a command line.
 std::vector<std::string> words_of(const std::vector<OptionSetting>& settings);
 
 }  // namespace volley::apps

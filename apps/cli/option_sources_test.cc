@@ -1,4 +1,4 @@
-// Options from variables and files: which source counts, and that a mistake names its place.
+// Options from variables and files: the order of sources, and errors that name the place.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ class OptionSources : public testing::Test {
     EXPECT_TRUE(parsed.ok()) << parsed.error().message;
     return parsed.ok() ? std::get<ServeCommand>(*parsed) : ServeCommand();
   }
-  // With the file's path shortened to FILE.
+  // Shortens the file's path to FILE.
   std::string refusal(const std::vector<std::string>& words, const Variables& variables, const std::string& file = "") {
     const auto parsed = parse(words, variables, file);
     if (parsed.ok()) return "accepted";
@@ -152,7 +152,7 @@ TEST_F(OptionSources, AMistakeNamesItsPlace) {
             "VOLLEY_LOG_PROMPTS: VOLLEY_LOG_PROMPTS is either true or false");
 }
 
-// A wrong value of a source that does not count is nobody's concern, and --help needs no right ones.
+// A wrong value of a weaker source does not matter, and --help needs no right ones.
 TEST_F(OptionSources, OnlyWhatCountsIsChecked) {
   EXPECT_EQ(serve({"--port", "1"}, {{"VOLLEY_PORT", "x"}}).server.port, 1);
   EXPECT_TRUE(std::holds_alternative<PrintAndExit>(*parse({"serve", "--help"}, {{"VOLLEY_PORT", "x"}})));
@@ -170,7 +170,7 @@ TEST_F(OptionSources, OfOptionsThatExcludeOneAnotherTheStrongestSourceCounts) {
   EXPECT_FALSE(parse({"generate"}, {}, "prompt: a\nchat: b\n").ok());
 }
 
-// One option of SGLang's is two of ours, each of which the strongest source gives.
+// SGLang's option stands for two of ours; the strongest source sets each.
 TEST_F(OptionSources, AnAddressWithItsPortOverridesNoStrongerSource) {
   const auto place = [&](const std::vector<std::string>& words, const Variables& variables, const std::string& file) {
     const ServeCommand command = serve(words, variables, file);
@@ -227,7 +227,7 @@ TEST_F(OptionSources, AnEmptyKeyIsRefused) {
   EXPECT_NE(parsed.error().message.find("VOLLEY_API_KEY is set and holds no API key"), std::string::npos);
 }
 
-// Variables may be there for a server's sake.
+// A variable may be there for a server.
 TEST_F(OptionSources, ChatPassesOverVariablesThatAreNotForIt) {
   EXPECT_TRUE(parse({"chat", "--url", "http://x"}, {{"VOLLEY_THREADS", "2"}}).ok());
   EXPECT_TRUE(parse({"chat"}, {{"VOLLEY_API_KEY", "k"}}).ok());

@@ -1,4 +1,4 @@
-// Command lines of tests.
+// Parses command lines for tests.
 #pragma once
 
 #include <sstream>
@@ -14,7 +14,7 @@ inline Result<Command> parse(std::vector<const char*> arguments) {
   return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
 }
 
-// Parses words without spaces.
+// The words must not contain spaces.
 inline Result<Command> parse_words(const std::string& words) {
   std::istringstream text(words);
   std::vector<std::string> list;

@@ -1,5 +1,5 @@
-// The sampling fields of a request as somebody gave them: on the command line, or on a line of an --input file. What
-// was not given stays empty, so that the next source decides: line over command line over generation_config.json.
+// The sampling fields of a request, from the command line or a line of an --input file. A missing field stays empty, so
+// that the next source decides: line over command line over generation_config.json.
 #pragma once
 
 #include <volley/engine.h>
@@ -24,14 +24,15 @@ struct RequestSettings {
   std::optional<GrammarSpec> grammar;
 };
 
-// What counts where nothing was given.
+// Values for fields that no source sets.
 struct AnswerDefaults {
-  std::optional<SamplingParams> sampling;  // nothing: a server that does not say
-  bool milder = false;                     // temperature and top_p are a chat's own: the model's makers name none
-  std::optional<bool> thinking;            // nothing: a server that does not say, or a template without such a switch
+  std::optional<SamplingParams> sampling;  // nothing: the server does not say
+  // temperature and top_p are a chat's own, because the model's makers name none
+  bool milder = false;
+  std::optional<bool> thinking;  // nothing: the server does not say, or the template has no such switch
 };
 
-// Overwrites the fields of `request` that `settings` holds. Ranges are the engine's to check.
+// Sets the fields of `request` that `settings` holds. The engine checks ranges.
 void apply_settings(const RequestSettings& settings, GenerateRequest* request);
 
 }  // namespace volley::apps

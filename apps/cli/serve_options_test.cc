@@ -1,4 +1,4 @@
-// What `volley serve` takes, and that its guide leaves none of it out.
+// The options of `volley serve`, and that its guide names each.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -59,7 +59,7 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_EQ(std::get<ServeCommand>(*parse_serve({})).server.request_timeout, 0s) << "no limit unless asked for";
 }
 
-// What is the default can be said.
+// The default can also be given.
 TEST(ServeOptions, BoundsOfFilesMayBeLarge) {
   const auto parsed = parse_serve({"--max-files-bytes", "17179869184", "--max-file-bytes", "4294967296"});
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
@@ -67,7 +67,7 @@ TEST(ServeOptions, BoundsOfFilesMayBeLarge) {
   EXPECT_EQ(std::get<ServeCommand>(*parsed).files.max_file_bytes, size_t{4} << 30);
 }
 
-// A request for more choices than may wait could never be queued.
+// More choices than the queue holds could never be queued.
 TEST(ServeOptions, ARequestFitsIntoTheQueue) {
   const auto max_choices = [](const std::vector<const char*>& arguments) {
     return std::get<ServeCommand>(*parse_serve(arguments)).server.max_choices;
@@ -128,7 +128,7 @@ TEST(ServeOptions, KeysTextAndTls) {
   EXPECT_FALSE(std::get<ServeCommand>(*parse_serve({})).server.tls);
 }
 
-// Half of an HTTPS would be none.
+// A certificate without its key serves no HTTPS.
 TEST(ServeOptions, TlsNeedsItsParts) {
   for (const std::vector<const char*>& arguments :
        std::vector<std::vector<const char*>>{{"--ssl-keyfile", "k"},
@@ -153,7 +153,7 @@ TEST(ServeOptions, RefusesWhatIsOutOfRange) {
   }
 }
 
-// --help-all alone explains internals.
+// Internals are explained by --help-all alone.
 TEST(ServeOptions, TheGuideNamesEveryOne) {
   const std::string help = std::get<PrintAndExit>(*parse_serve({"--help"})).text;
   std::ifstream file("docs/serving.md");

@@ -1,4 +1,4 @@
-// What an operator puts in place of a model's own text settings reaches who asks the engine.
+// An operator's replacements for a model's text settings reach requests.
 #include "apps/cli/text_defaults.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(TextDefaults, JoinsObjects) {
   EXPECT_EQ(join_objects(R"({"a": 1})", "{}"), R"({"a": 1})");
 }
 
-// Variables of a chat count before those for all chats; both reach a template of the operator's.
+// A chat's own variables override those for all chats; both reach the operator's template.
 TEST(TextDefaults, TemplateAndItsVariables) {
   const TextFile file("{{ messages[0].content }} {{ a }} {{ b }}");
   const auto engine = engine_with({.chat_template = file.path(), .template_kwargs = R"({"a": "all", "b": "all"})"});
@@ -68,7 +68,7 @@ TEST(TextDefaults, Sampling) {
   EXPECT_EQ(engine->info().default_sampling.top_k, 0);
 }
 
-// Where a model's makers name no sampling, the first answer must not be nonsense; named values count.
+// If a model's makers name no sampling, the first answer must not be nonsense. Named values count.
 TEST(TextDefaults, ChatsAreSampledMildlyWhereNothingIsSaid) {
   const std::string folder = testing::TempDir() + "volley_chat_defaults_" + std::to_string(getpid());
   std::filesystem::create_directories(folder);
@@ -86,7 +86,7 @@ TEST(TextDefaults, ChatsAreSampledMildlyWhereNothingIsSaid) {
   std::filesystem::remove_all(folder);
 }
 
-// A model whose own defaults of sampling are wrong serves those who leave them out, or replace what is wrong.
+// A model with wrong sampling defaults works for users who leave them out or replace the wrong part.
 TEST(TextDefaults, SamplingOfAWrongFile) {
   const std::string folder = testing::TempDir() + "volley_wrong_sampling";
   std::filesystem::create_directories(folder);

@@ -7,7 +7,7 @@
 namespace volley::apps {
 namespace {
 
-constexpr int kMostTokens = 1023;  // the largest block less its known token
+constexpr int kMostTokens = 1023;  // the largest block without its known token
 
 template <typename Number>
 std::optional<Number> number_of(std::string_view text) {

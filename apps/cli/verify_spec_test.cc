@@ -1,4 +1,4 @@
-// What --verify and --simulate-acceptance accept, and what they refuse.
+// Accepted and refused values of --verify and --simulate-acceptance.
 #include "apps/cli/verify_spec.h"
 
 #include <gtest/gtest.h>

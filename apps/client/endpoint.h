@@ -1,4 +1,4 @@
-// An OpenAI-compatible endpoint: what it serves, and the fields of requests that go there.
+// An OpenAI-compatible endpoint: its model, and the fields of requests to it.
 #pragma once
 
 #include <volley/result.h>
@@ -17,10 +17,10 @@ namespace volley::apps {
 
 struct Endpoint {
   std::string base;                  // "http://host:port/v1"
-  std::string model;                 // the first that it serves, unless one was named
-  std::string owner;                 // who serves it, as it says itself: "volley", "vllm", …
-  std::vector<std::string> headers;  // of every call
-  AnswerDefaults defaults;           // of chats, as far as it says them
+  std::string model;                 // the given model, or the first that it serves
+  std::string owner;                 // the server's own name: "volley", "vllm", …
+  std::vector<std::string> headers;  // for every call
+  AnswerDefaults defaults;           // for chats, as far as it names them
 
   bool is_volley() const { return owner == "volley"; }
 };
@@ -29,12 +29,12 @@ struct Endpoint {
 Result<std::string> endpoint_base(const std::string& url);
 
 // Asks GET /v1/models. kUnavailable: no answer, with the reason; kNotFound: it serves no model, or not `model`.
-// `stopped` ends the waiting.
+// `stopped` ends the wait.
 Result<Endpoint> probe_endpoint(HttpClient* client, const std::string& url, const std::optional<std::string>& model,
                                 std::vector<std::string> headers, const std::function<bool()>& stopped);
 
-// Writes the fields that `settings` holds under their names in the API, but for stops, logprobs and grammars.
-// `index` is added to a seed, so that equal prompts differ.
+// Writes the fields of `settings` under their API names, except stops, logprobs and grammars. `index` is added to a
+// seed, so that equal prompts differ.
 void put_settings(const RequestSettings& settings, uint64_t index, nlohmann::ordered_json* body);
 
 }  // namespace volley::apps

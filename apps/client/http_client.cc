@@ -11,7 +11,7 @@
 namespace volley::apps {
 namespace {
 
-// libcurl's own state of the process: set up once, before its first use, and never taken down.
+// libcurl's global state is set up once, before its first use, and never torn down.
 void prepare_curl() {
   static const CURLcode prepared = curl_global_init(CURL_GLOBAL_DEFAULT);
   VOLLEY_CHECK_EQ(prepared, CURLE_OK);
@@ -79,7 +79,7 @@ void HttpClient::start(HttpCall call, OnBytes on_bytes, OnEnd on_end) {
   }
   if (!transfer->call.body.empty()) {
     transfer->headers = curl_slist_append(transfer->headers, "Content-Type: application/json");
-    transfer->headers = curl_slist_append(transfer->headers, "Expect:");  // no round trip before a large body
+    transfer->headers = curl_slist_append(transfer->headers, "Expect:");  // saves a round trip before a large body
     curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(transfer->call.body.size()));
     curl_easy_setopt(easy, CURLOPT_POSTFIELDS, transfer->call.body.c_str());
   }

@@ -1,5 +1,5 @@
-// HTTP requests to a server: many at once on one thread, answers as they arrive (libcurl's multi interface).
-// Threads: wake() from any; everything else from the one that owns the client.
+// Sends HTTP requests, many at once on one thread, and reads answers as they arrive (libcurl's multi interface).
+// Threads: wake() on any; all else on the client's.
 #pragma once
 
 #include <volley/result.h>
@@ -23,20 +23,20 @@ class HttpClient {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using OnBytes = std::function<void(std::string_view bytes, Time now)>;
-  // `failure`: why there is no whole answer, a sentence; empty if there is one.
+  // `failure`: a sentence why the answer is not complete; empty if it is.
   using OnEnd = std::function<void(int status, const std::string& failure, Time now)>;
 
-  // `timeout`: of one answer, from its start to its end. `connections`: that are kept open between calls.
+  // `timeout`: for one answer, from start to end. `connections`: number kept open between calls.
   HttpClient(std::chrono::seconds timeout, int connections);
-  ~HttpClient();  // drops what is open without calling anything
+  ~HttpClient();  // drops open calls without callbacks
 
-  // Both functions run inside poll(), on_end last and once.
+  // Both callbacks run inside poll(); on_end runs last and once.
   void start(HttpCall call, OnBytes on_bytes, OnEnd on_end);
   int open() const;
-  // Moves bytes; returns after `limit`, or sooner when something has happened or wake() was called.
+  // Transfers bytes. Returns after `limit`, or sooner when bytes came or wake() was called.
   void poll(std::chrono::milliseconds limit);
   void wake();
-  // Drops what is open without calling anything.
+  // Drops open calls without callbacks.
   void cancel_all();
 
  private:

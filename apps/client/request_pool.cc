@@ -10,9 +10,9 @@ namespace volley::apps {
 struct RequestPool::State {
   std::mutex mutex;
   std::condition_variable changed;
-  // All guarded by mutex.
-  std::unordered_map<int64_t, RequestId> open;  // by index
-  int64_t answering = 0;                        // open, with tokens
+  // All guarded by mutex; `open` by index.
+  std::unordered_map<int64_t, RequestId> open;
+  int64_t answering = 0;  // open requests that have tokens
   News news;
   bool woken = false;
   RunRecorder recorder;
@@ -46,7 +46,7 @@ Status RequestPool::submit(int64_t index, GenerateRequest request, bool stream) 
   }
   auto completion = std::make_shared<Completion>();
   completion->index = index;
-  // Between its first and last event a completion belongs to the engine's thread, so that only ends take the lock.
+  // Only the engine's thread uses a completion between its first and last event, so only ends take the lock.
   auto sink = [state = state_, completion, stream](const Event& event) {
     const bool first = completion->tokens.empty() && !event.tokens.empty();
     append(completion.get(), event);
@@ -71,7 +71,7 @@ Status RequestPool::submit(int64_t index, GenerateRequest request, bool stream) 
     state_->recorder.on_start_failed();
     return id.error();
   }
-  // The request may have ended already, and with it its entry.
+  // The request may have ended already, with its entry.
   if (const auto entry = state_->open.find(index); entry != state_->open.end()) entry->second = *id;
   return {};
 }

@@ -1,4 +1,4 @@
-// The in-process client: everything that was submitted comes back exactly once.
+// The in-process client returns every submitted request exactly once.
 #include "apps/client/request_pool.h"
 
 #include <gtest/gtest.h>

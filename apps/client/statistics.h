@@ -1,4 +1,4 @@
-// What a run of requests amounts to. Threads: one at a time.
+// Statistics of a run of requests. Threads: one at a time.
 #pragma once
 
 #include <volley/engine.h>
@@ -16,23 +16,23 @@ struct Percentiles {
   double p50 = 0, p99 = 0;
 };
 
-// The value at `fraction` of sorted values, linear between the two nearest ranks. REQUIRES: at least one value.
+// The value at `fraction` of sorted values, interpolated between the two nearest ranks. REQUIRES: at least one value.
 double at_rank(const std::vector<double>& sorted, double fraction);
-// Zeros for no values.
+// All zero without values.
 Percentiles percentiles(std::vector<double> values);
 
 struct RunSummary {
-  int64_t requests = 0;  // all, failed ones included
+  int64_t requests = 0;  // failed ones included
   int64_t errors = 0;
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
   double wall_s = 0;             // from the first request to the end of the last
-  double decode_s = 0;           // of that, while at least one request was past its first token
-  double decode_tok_s = 0;       // tokens after each request's first, a second of decode_s
+  double decode_s = 0;           // time with at least one request past its first token
+  double decode_tok_s = 0;       // tokens after each request's first, per second of decode_s
   int64_t steps = 0;             // verify steps of all requests
-  double acceptance_length = 0;  // tokens a verify step committed, the bonus token included; 0: no steps
+  double acceptance_length = 0;  // mean tokens of a verify step, the bonus token included; 0: no steps
   Percentiles ttft_ms;           // from submit to the first token
-  Percentiles step_ms;           // a request's time from first to last token, by its verify steps
-  Percentiles tpot_ms;           // a request's time from first to last token, by tokens after the first
+  Percentiles step_ms;           // time from a request's first to last token, divided by its verify steps
+  Percentiles tpot_ms;           // the same, divided by its tokens after the first
 };
 
 // One line for people: "3 requests, 1 failed: 210 tokens in 0.31 s, …".
@@ -43,10 +43,10 @@ class RunRecorder {
  public:
   void on_start(Clock::time_point now);
   void on_first_token(Clock::time_point now);
-  // The end of a request that on_start saw; `had_tokens`: on_first_token was called for it.
+  // Counts the end of a request that on_start saw; `had_tokens`: on_first_token was called for it.
   void on_finish(Clock::time_point now, const Finish& finish, bool had_tokens);
-  void on_start_failed();  // the engine refused the request that on_start was just called for
-  void on_refused();       // a request that was never started: a bad input line
+  void on_start_failed();  // the engine refused the request of the last on_start
+  void on_refused();       // a bad input line, which was never started
 
   RunSummary summary() const;
 

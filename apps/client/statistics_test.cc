@@ -1,4 +1,4 @@
-// The figures that runs are judged by.
+// Protects the figures that runs are judged by.
 #include "apps/client/statistics.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(RunRecorder, OneRequest) {
   EXPECT_NEAR(summary.step_ms.p50, 50, 1e-9);
 }
 
-// Time in which nothing decodes (a prompt alone in the machine) must not count as decoding; overlap counts once.
+// Decode time leaves out time in which only a prompt runs, and counts overlapping requests once.
 TEST(RunRecorder, DecodeTimeIsAUnion) {
   RunRecorder recorder;
   const Clock::time_point t{};

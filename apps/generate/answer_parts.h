@@ -1,5 +1,5 @@
-// A chat's answer between control tokens (AnswerFormat::marks()) consists of content and thoughts. Any other text is
-// shown as it is: in it the marks of thoughts can be seen. Threads: one.
+// Separates a chat's answer between control tokens (AnswerFormat::marks()) into content and thoughts. Any other text is
+// shown unchanged, with the marks of thoughts. Threads: one.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,11 @@
 
 namespace volley::apps {
 
-// Shows what a parser makes of an event, by spans of one origin.
+// Passes on what a parser makes of an event, in spans of one origin.
 void parse_event(const Event& event, TokenColours& colours, serve::OutputParser& parser,
                  const std::function<void(const serve::OutputDelta&, TokenColours::Origin)>& show);
 
-// An answer whose text is its content, with its thoughts beside it.
+// Puts an answer's content into its text, and its thoughts beside it.
 void separate(const serve::OutputParser::Options& parts, Completion& completion);
 
 class ChatRequests {
@@ -26,14 +26,14 @@ class ChatRequests {
 
   struct Built {
     GenerateRequest request;
-    std::optional<serve::OutputParser::Options> parts;  // nothing: the text is shown as it is
+    std::optional<serve::OutputParser::Options> parts;  // nothing: the text is shown unchanged
   };
-  // As build_request(). In such a chat stop strings count in content alone, and a call ends it.
+  // As build_request(). In such a chat stop strings count in content alone, and a call ends the answer.
   Result<Built> build(const Prompt& prompt, const RequestSettings& defaults, const RequestSettings& line);
 
  private:
   const Engine& engine_;
-  std::optional<serve::OutputFormat> format_;  // found with the first chat
+  std::optional<serve::OutputFormat> format_;  // set by the first chat
 };
 
 }  // namespace volley::apps

@@ -1,4 +1,4 @@
-// A Harmony answer's text is its content, however events cut it, and its thoughts stand beside it.
+// A Harmony answer's text is its content, however events cut it, with its thoughts beside it.
 #include "apps/generate/answer_parts.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(AnswerParts, EventsGiveTheSame) {
     content += delta.content();
     reasoning += delta.reasoning();
   };
-  for (size_t at = 0; at <= whole.text.size(); ++at) {  // a byte an event
+  for (size_t at = 0; at <= whole.text.size(); ++at) {  // one byte an event
     Event event;
     event.text = whole.text.substr(at, 1);
     for (const Event::Mark& mark : whole.marks) {

@@ -19,7 +19,7 @@
 namespace volley::apps {
 namespace {
 
-// "-" is what stdin holds, but for the line end that a shell puts behind it.
+// "-" reads stdin, without the line end that a shell appends.
 Result<std::string> given_text(const std::string& option, const std::string& text) {
   if (text != "-") return text;
   std::string input(std::istreambuf_iterator<char>(std::cin), {});

@@ -12,21 +12,21 @@
 
 namespace volley::apps {
 
-// The files of a command, opened before the models are loaded: a wrong path should not cost minutes.
+// The command's files, opened before the models are loaded: a wrong path should not cost minutes.
 struct GenerateFiles {
   std::optional<LineReader> input;
-  std::optional<OrderedOutput> output;  // always there with an input: stdout if nothing else was named
+  std::optional<OrderedOutput> output;  // set with an input; stdout by default
 };
 Result<GenerateFiles> open_files(const GenerateCommand& command);
 
-// The two modes, with an engine that is there already.
+// The two modes, with a loaded engine.
 int generate_one(Engine& engine, const GenerateCommand& command, GenerateFiles* files, InterruptWatch* interrupt,
                  Console* console);
 int generate_file(Engine& engine, const GenerateCommand& command, GenerateFiles* files, InterruptWatch* interrupt,
                   Console* console);
 
-// Prints the statistics for people on stderr, with `json` also for programs as the last line of stdout, and returns the
-// exit status that they mean. `written`: how writing the output went.
+// Prints the statistics on stderr, with `json` also as the last line of stdout, and returns the exit status. `written`:
+// the status of the output.
 int finish_run(const RunSummary& summary, bool json, const Status& written, const InterruptWatch& interrupt,
                Console* console);
 

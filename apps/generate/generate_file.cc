@@ -1,4 +1,4 @@
-// A file of requests, read as a stream: what is in memory is bounded by the window below, however long the file is.
+// Runs a file of requests as a stream: the window below bounds the memory for any length of the file.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -14,7 +14,7 @@
 namespace volley::apps {
 namespace {
 
-constexpr int64_t kReportedErrors = 20;  // on stderr; the output names every one
+constexpr int64_t kReportedErrors = 20;  // on stderr; the output has all errors
 constexpr size_t kReportedFields = 20;   // names of ignored fields
 
 class FileRun {
@@ -30,7 +30,7 @@ class FileRun {
         requests_(engine),
         pool_(engine),
         scope_(interrupt, [this] { pool_.wake(); }),
-        // Answers wait in memory for an earlier one that takes longer: this many at most.
+        // At most this many answers wait in memory for an earlier one that takes longer.
         window_(std::max<int64_t>(1024, 4 * command.concurrency)) {}
 
   int run() {
@@ -51,7 +51,7 @@ class FileRun {
   }
 
  private:
-  // Starts requests up to the concurrency. True: the input is a pipe whose writer is slower than that.
+  // Starts requests up to the concurrency. True: the input is a pipe with a slower writer.
   bool fill() {
     while (failure_.ok() && !input_ended_ && !interrupt_.interrupted() && pool_.open() < command_.concurrency &&
            next_ - output_.next() < window_) {
@@ -116,7 +116,7 @@ class FileRun {
     }
   }
 
-  // How much of the file its answered lines are; how far it has been read says nothing. A pipe's length is not known.
+  // Shows the answered lines' share of the file; the read position says little. A pipe's length is unknown.
   void show_progress() {
     const auto open = static_cast<int64_t>(open_.size());
     const double size = static_cast<double>(input_.size());
@@ -152,10 +152,10 @@ class FileRun {
   bool input_ended_ = false;
   int64_t next_ = 0;  // index of the next request
   int64_t reported_ = 0;
-  int64_t finished_bytes_ = 0;     // of the input's lines that are done
-  std::set<std::string> ignored_;  // fields that were named as ignored
+  int64_t finished_bytes_ = 0;     // bytes of the answered input lines
+  std::set<std::string> ignored_;  // already reported as ignored
   std::unordered_map<int64_t, OpenLine> open_;
-  Status failure_;  // of reading or writing: ends the run
+  Status failure_;  // a failed read or write, which ends the run
 };
 
 }  // namespace

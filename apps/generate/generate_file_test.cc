@@ -1,4 +1,4 @@
-// A file of requests against a scripted engine: order, errors of single lines, interruption.
+// A file of requests on a scripted engine: order, errors of single lines, interruption.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using serve::FakeEngine;
 using serve::FakeScript;
 
-// As many pieces as the prompt has tokens, so that prompts decide how long requests run.
+// Answers as many pieces as the prompt has tokens, so that prompts decide how long requests run.
 FakeScript by_length(const GenerateRequest& request) {
   return FakeScript{.pieces = std::vector<std::string>(request.prompt.size(), "x")};
 }

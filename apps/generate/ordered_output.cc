@@ -13,7 +13,7 @@
 namespace volley::apps {
 namespace {
 
-// /dev/stdout would be a second position in the same file.
+// Opening /dev/stdout would give a second position in the same file.
 bool is_stdout(const std::string& path) {
   return path == "-" || path == "/dev/stdout";
 }
@@ -62,7 +62,7 @@ Status OrderedOutput::put(int64_t number, std::string line) {
     waiting_.erase(first);
     ++next_;
   }
-  // Flushed at once: whoever follows the file sees each answer when it is there.
+  // Flushed at once, so that a reader of the file sees each answer immediately.
   if (std::fflush(file_) != 0 || std::ferror(file_) != 0) return write_error(name_);
   return {};
 }
@@ -71,7 +71,7 @@ Status OrderedOutput::finish() {
   return drop_old_content();
 }
 
-// Pipes and terminals have none.
+// Pipes and terminals have no old content.
 Status OrderedOutput::drop_old_content() {
   if (std::exchange(begun_, true) || file_ == stdout) return {};
   struct stat about {};

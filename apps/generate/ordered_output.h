@@ -1,4 +1,4 @@
-// Lines that become ready in any order, written in the order of their numbers. Threads: one.
+// Writes lines in the order of their numbers, whatever the order in which they come. Threads: one.
 #pragma once
 
 #include <volley/result.h>
@@ -13,20 +13,20 @@ namespace volley::apps {
 
 class OrderedOutput {
  public:
-  // "-" is stdout. What the file holds stays until the first line is written: a run that fails before that costs
-  // nothing. `input`: what the lines are made from, which must be another file. kInvalidArgument: the file cannot be
-  // written, or it is the input.
+  // "-" is stdout. The file's content stays until the first line is written, so a run that fails earlier loses nothing.
+  // `input`: the input file, which must be another one. kInvalidArgument: the file cannot be written, or it is the
+  // input.
   static Result<OrderedOutput> open(const std::string& path, const std::optional<std::string>& input = {});
   ~OrderedOutput();
   OrderedOutput(OrderedOutput&& other) noexcept;
   OrderedOutput& operator=(OrderedOutput&&) = delete;
 
-  // Takes line `number` (from 0, none twice) and writes all lines whose turn has come. kDataLoss: the disk is full, the
-  // reader is gone.
+  // Takes line `number` (from 0, each once) and writes all lines whose turn has come. kDataLoss: the disk is full, or
+  // the reader is gone.
   Status put(int64_t number, std::string line);
-  // The number whose line is awaited: everything before it is written.
+  // The next number to write.
   int64_t next() const { return next_; }
-  // There are no more lines: if there were none at all, the file is empty now.
+  // Ends the lines: without any, the file becomes empty.
   Status finish();
 
  private:

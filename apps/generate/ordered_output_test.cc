@@ -1,4 +1,4 @@
-// The order of the lines, and that no run loses what a file held before it has something to put there.
+// Protects the order of the lines, and a file's content until a run has a line to write.
 #include "apps/generate/ordered_output.h"
 
 #include <gtest/gtest.h>

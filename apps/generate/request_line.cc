@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 64;  // writing JSON out again is recursive, so nesting must be bounded
+constexpr int kMaxDepth = 64;  // writing JSON is recursive, so nesting must be bounded
 
 Error wrong(const std::string& field, const std::string& what) {
   return invalid_argument(field + " " + what + ".");
@@ -109,7 +109,7 @@ Status assign(Result<T> value, std::optional<T>* to) {
   return {};
 }
 
-// A sampling field into `settings`; false where there is no such field.
+// Reads a sampling field into `settings`; false for another field.
 Result<bool> read_setting(const std::string& field, const Json& value, RequestSettings* settings) {
   const auto done = [](const Status& status) -> Result<bool> {
     if (!status.ok()) return status.error();
@@ -124,7 +124,7 @@ Result<bool> read_setting(const std::string& field, const Json& value, RequestSe
   for (const auto& [name, to] : integers) {
     if (field != name) continue;
     const Status read = assign(read_integer<int32_t>(value, field), to);
-    // The engine's own values for "as many as fit" and "none": on a line they are mistakes.
+    // The engine's own values for "as many as fit" and "none" are mistakes in a line.
     if (read.ok() && to == &settings->max_tokens && **to < 1) return wrong(field, "must be at least 1");
     if (read.ok() && to == &settings->logprobs && **to < 0) return wrong(field, "must not be negative");
     return done(read);
@@ -168,7 +168,7 @@ bool is_prompt(const std::string& field) {
   return field == "prompt_ids" || field == "messages" || field == "prompt";
 }
 
-// A field of the server's API that would change the answer and is not for lines.
+// Refuses a field of the server's API that would change the answer and that lines do not have.
 Status check_server_field(const std::string& field) {
   constexpr const char* kFields[] = {"n",
                                      "best_of",
@@ -192,7 +192,7 @@ Status check_server_field(const std::string& field) {
 
 Result<Prompt> read_fields(const Json& object, std::string_view text, RequestLine* line) {
   serve::FieldReader in(object);
-  bool open_objects = false;  // unless the line says otherwise
+  bool open_objects = false;  // the default of a line
   serve::read_grammar(in, text, open_objects, line->settings.grammar);
   if (in.error()) return invalid_argument(in.error()->message);
   for (const auto& [field, value] : object.items()) {
@@ -253,7 +253,7 @@ Result<GenerateRequest> build_request(const Engine& engine, const Prompt& prompt
                                       const RequestSettings& line) {
   GenerateRequest request;
   request.sampling = engine.info().default_sampling;
-  // Parts without marks: the text goes on with that of the prompt.
+  // Parts without marks: the text continues the prompt's.
   if (!std::holds_alternative<PromptMessages>(prompt)) request.parts.emplace();
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
     request.prompt = *ids;

@@ -1,4 +1,4 @@
-// The input format: every field lands where it belongs, and what is wrong is said by the field's name.
+// The input format: every field lands where it belongs, and an error names its field.
 #include "apps/generate/request_line.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ TEST(RequestLine, ABadFieldStillLeavesTheId) {
   EXPECT_EQ(line.id_json, "42");
 }
 
-// The reference file's lines can be fed as they are: text and ids of one prompt, the right answer, other tags.
+// The reference file's lines work unchanged: text and ids of one prompt, the right answer, other tags.
 TEST(RequestLine, DataSetFieldsAreIgnoredByNameAndTheMostExactPromptCounts) {
   const RequestLine line = parse_request_line(
       R"({"task": "word", "prompt": "a", "prompt_ids": [1, 2], "messages": null, "temprature": 1, "expected": null})");
@@ -108,7 +108,7 @@ TEST(RequestLine, DataSetFieldsAreIgnoredByNameAndTheMostExactPromptCounts) {
   EXPECT_EQ(line.ignored, (std::vector<std::string>{"task", "temprature", "prompt"}));
 }
 
-// A wish that would change the answer is granted or refused, and never passed over with a good exit status.
+// A field that would change the answer is applied or refused, never ignored with a good exit status.
 TEST(RequestLine, StructuredOutputHasTheServersNames) {
   const auto grammar_of = [](const std::string& fields) {
     const RequestLine line = parse_request_line(R"({"prompt": "a", )" + fields + "}");

@@ -10,9 +10,8 @@
 
 namespace volley::apps {
 
-// A JSON object without a newline: id, token_ids, text, reasoning and logprobs if there are any, finish_reason,
-// prompt_tokens, cached_tokens, tokens_per_step, and error (code, message) for a request that failed on the way.
-// `id_json` is a JSON value.
+// A JSON object on one line: id, token_ids, text, reasoning and logprobs if any, finish_reason, prompt_tokens,
+// cached_tokens, tokens_per_step, and error (code, message) for a request that failed. `id_json` is a JSON value.
 std::string result_line(const std::string& id_json, const Completion& completion);
 
 // For a request that never ran: id, finish_reason "error", error.

@@ -7,7 +7,7 @@ namespace volley::apps {
 namespace {
 
 constexpr std::string_view kDrafted = "\x1b[32m", kChosen = "\x1b[1m", kReset = "\x1b[0m";
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // what the decoder shows for half a character
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // the decoder's sign for half a character
 constexpr size_t kWindow = 48, kKeep = 16;
 
 size_t whole_bytes(std::string_view text) {
@@ -45,7 +45,7 @@ std::vector<TokenColours::Span> TokenColours::spans(const Event& event) {
   std::string_view text = event.text;
   while (!text.empty() && !segments_.empty()) {
     const bool drafted = segments_.front().drafted;
-    size_t bytes = 0;  // of neighbours that look alike
+    size_t bytes = 0;  // over neighbours of one look
     while (!segments_.empty() && segments_.front().drafted == drafted && bytes < text.size()) {
       Segment& segment = segments_.front();
       const size_t taken = std::min(segment.bytes, text.size() - bytes);

@@ -1,4 +1,4 @@
-// Shows on a terminal which part of a text was drafted and accepted, and which the target chose itself. Threads: one.
+// Shows on a terminal which parts of a text were drafted and accepted, and which the target chose itself. Threads: one.
 #pragma once
 
 #include <volley/engine.h>
@@ -23,13 +23,13 @@ class TokenColours {
     std::string text;
     Origin origin = Origin::kUnknown;
   };
-  // The event's text in spans, neighbours of unlike origin; its bytes are kept as they are.
+  // Splits the event's text into spans of one origin; its bytes stay unchanged.
   std::vector<Span> spans(const Event& event);
   // The same with colour codes; each event begins and ends uncoloured.
   std::string paint(const Event& event);
 
   static std::string coloured(std::string_view text, Origin origin);
-  static std::string legend();  // one line that says what the colours mean
+  static std::string legend();  // one line that explains the colours
 
  private:
   struct Segment {
@@ -39,9 +39,9 @@ class TokenColours {
   void push(TokenId token, bool drafted);
 
   Decode decode_;
-  std::vector<TokenId> window_;   // the last tokens: enough for the decoder to know where each one's text begins
-  size_t window_bytes_ = 0;       // of their text
-  std::deque<Segment> segments_;  // of text that events have not shown yet
+  std::vector<TokenId> window_;   // the last tokens: enough for the decoder to find where each one's text begins
+  size_t window_bytes_ = 0;       // bytes of their text
+  std::deque<Segment> segments_;  // text that no event has shown yet
 };
 
 }  // namespace volley::apps

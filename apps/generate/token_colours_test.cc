@@ -1,4 +1,4 @@
-// Colours must not change the text, and must mark the drafted part of it.
+// Colours must not change the text, and must mark its drafted parts.
 #include "apps/generate/token_colours.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 const std::map<TokenId, std::string> kVocabulary = {{0, ""},         {1, "a"},    {2, "bc"},
                                                     {3, "\xe2\x82"}, {4, "\xac"}, {5, " d"}};
 
-// As a tokenizer decodes: bytes that are not a whole character become U+FFFD.
+// Decodes like a tokenizer: bytes that are no whole character become U+FFFD.
 std::string decode(std::span<const TokenId> ids) {
   std::string bytes;
   for (const TokenId id : ids) bytes += kVocabulary.at(id);

@@ -29,7 +29,7 @@ namespace {
 
 constexpr size_t kMaxListingBytes = 32 << 20;
 constexpr int kMaxRedirects = 8;
-constexpr int kMaxFailures = 5;  // one after another, without a new byte between them
+constexpr int kMaxFailures = 5;  // consecutive failures without a new byte
 
 std::optional<int64_t> number_of(std::string_view text) {
   int64_t value = 0;
@@ -43,7 +43,7 @@ bool is_word(std::string_view text, const char* more) {
   });
 }
 
-// W/"abc" and "abc" are abc.
+// W/"abc" and "abc" are both abc.
 std::string etag_of(std::string_view value) {
   if (value.starts_with("W/")) value.remove_prefix(2);
   if (value.size() >= 2 && value.front() == '"' && value.back() == '"') value = value.substr(1, value.size() - 2);
@@ -69,20 +69,20 @@ bool is_plain_path(const std::string& path) {
 }
 
 struct Hub::Transfer {
-  // Takes the body of an answer that has one; false ends the transfer.
+  // Takes an answer's body; false ends the transfer.
   std::function<bool(std::string_view)> on_bytes;
 
   long status = 0;
-  std::string etag, range;  // of the last answer
-  int64_t bytes = -1;       // likewise; -1: it does not say
-  std::string linked_etag;  // of the first answer that has one: the hub's word on a file that lies elsewhere
+  std::string etag, range;  // the last answer's
+  int64_t bytes = -1;       // the last answer's length; -1: unknown
+  std::string linked_etag;  // the first one sent: the hub's own statement on a file that lies elsewhere
   int64_t linked_bytes = -1;
-  bool away = false;     // the last answer is not the endpoint's
-  std::string failure;   // why there is no whole answer; a sentence without its full stop
-  bool lasting = false;  // and there will be none: no such host, a certificate that does not hold
+  bool away = false;     // the last answer is another host's
+  std::string failure;   // why the answer is not complete; a sentence without its full stop
+  bool lasting = false;  // a retry would not help: no such host, or an invalid certificate
 
   bool good() const { return failure.empty() && (status == 200 || status == 206); }
-  // As the endpoint says; empty: it does not.
+  // By the endpoint; empty: unknown.
   std::string file_etag() const { return !linked_etag.empty() ? linked_etag : away ? "" : etag; }
 
   void take_header(std::string_view line) {
@@ -100,7 +100,7 @@ struct Hub::Transfer {
     if (name == "etag") etag = etag_of(value);
     if (name == "content-range") range = value;
     if (name == "content-length") bytes = number_of(value).value_or(-1);
-    if (away) return;  // what another host says of the hub's files does not count
+    if (away) return;  // another host's statements on the hub's files do not count
     if (name == "x-linked-etag" && linked_etag.empty()) linked_etag = etag_of(value);
     if (name == "x-linked-size" && linked_bytes < 0) linked_bytes = number_of(value).value_or(-1);
   }
@@ -156,7 +156,7 @@ void Hub::ask(std::string url, bool head, int64_t from, Transfer* transfer) {
     curl_easy_reset(easy_);
     char error[CURL_ERROR_SIZE] = {};
     const std::string range = std::to_string(from) + "-";
-    // The token is never sent where the endpoint's redirects lead.
+    // The token is never sent to hosts that the endpoint redirects to.
     curl_slist* headers = nullptr;
     if (!token_.empty() && !transfer->away) {
       headers = curl_slist_append(headers, ("Authorization: Bearer " + token_).c_str());
@@ -263,7 +263,7 @@ Result<HubFile> Hub::describe(const HubListing& listing, const std::string& file
   Transfer transfer;
   ask(url_of(listing, file), true, 0, &transfer);
   if (transfer.linked_etag.empty() && !transfer.good()) return refusal(listing.id, transfer);
-  const int64_t own_bytes = transfer.good() ? transfer.bytes : -1;  // else they are of the redirect
+  const int64_t own_bytes = transfer.good() ? transfer.bytes : -1;  // otherwise the size is the redirect's
   HubFile found{file, transfer.file_etag(), transfer.linked_bytes >= 0 ? transfer.linked_bytes : own_bytes};
   found.etag_is_sha256 = !transfer.linked_etag.empty() && is_sha256(found.etag);
   if (!is_word(found.etag, "-_.") || found.bytes < 0) {
@@ -295,7 +295,7 @@ Status Hub::complete(const HubListing& listing, const HubFile& file, int fd, Dig
     std::optional<Error> fatal;
     bool first = true;
     Transfer transfer;
-    // Before its first byte counts, an answer must be of this file and go on where asked to.
+    // An answer must be of this file, and begin where asked, before its bytes count.
     const auto begins_well = [&] {
       if (!transfer.file_etag().empty() && transfer.file_etag() != file.etag) {
         fatal = data_loss(name + " changed on " + endpoint_ + " while it was fetched: start again.");
@@ -329,7 +329,7 @@ Status Hub::complete(const HubListing& listing, const HubFile& file, int fd, Dig
     };
     ask(url_of(listing, file.name), false, have, &transfer);
     if (fatal) return *fatal;
-    if (have > most) failures = 0;  // else who always begins anew would never end
+    if (have > most) failures = 0;  // an answer that always starts over must not reset the count
     most = std::max(most, have);
     if (have == file.bytes) break;
     const bool busy = transfer.status == 429 || transfer.status >= 500 || transfer.good() || !transfer.failure.empty();

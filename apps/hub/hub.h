@@ -13,7 +13,7 @@
 namespace volley::apps {
 
 struct HubListing {
-  std::string id;  // "ORG/NAME", as the server calls it now
+  std::string id;  // "ORG/NAME", the server's current name
   std::string commit;
   std::vector<std::string> files;  // relative paths without "..", sorted
 };
@@ -22,25 +22,25 @@ struct HubFile {
   std::string name;
   std::string etag;  // the name of its blob
   int64_t bytes = 0;
-  bool etag_is_sha256 = false;  // else the size alone is checked
+  bool etag_is_sha256 = false;  // false: only the size is checked
 };
 
 class Hub {
  public:
-  // `token`: a secret for this endpoint alone, or empty. Redirects to other hosts go without it.
+  // `token`: a secret for this endpoint alone; may be empty. Redirects to other hosts go without it.
   Hub(std::string endpoint, std::string token);
   ~Hub();
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
 
-  // The revision main of `name`. kNotFound, kUnavailable (no network), kInvalidArgument (no right to it), kDataLoss (an
-  // answer that makes no sense): a sentence that says what to do.
+  // Lists the revision main of `name`. kNotFound, kUnavailable (no network), kInvalidArgument (no access) and kDataLoss
+  // (a senseless answer) have a sentence that says what to do.
   Result<HubListing> list(const std::string& name);
   Result<HubFile> describe(const HubListing& listing, const std::string& file);
 
-  // Makes `blob` of the file, unless it is there. What arrives goes to blob + ".incomplete", from where a later call
-  // goes on. While it runs it holds `lock`, a file; `waits` is called before it waits for another process. `on_bytes`:
-  // how many bytes of the file there are.
+  // Downloads the file to `blob`, unless it is there. Bytes go to blob + ".incomplete", which a later call continues.
+  // Holds `lock`, a file, meanwhile, and calls `waits` before it waits for another process. `on_bytes`: gets the file's
+  // bytes so far.
   Status fetch(const HubListing& listing, const HubFile& file, const std::string& blob, const std::string& lock,
                const std::function<void()>& waits, const std::function<void(int64_t)>& on_bytes);
 
@@ -48,20 +48,20 @@ class Hub {
   struct Transfer;
   class Digest;
 
-  // Follows redirects; a HEAD only until the server has said what the file is. `from`: the first byte that is wanted.
+  // Follows redirects. A HEAD stops when the server has described the file. `from`: the first wanted byte.
   void ask(std::string url, bool head, int64_t from, Transfer* transfer);
-  // Appends to `fd` what the file lacks, and puts all of it through `digest`.
+  // Appends the file's missing bytes to `fd`, and feeds all bytes to `digest`.
   Status complete(const HubListing& listing, const HubFile& file, int fd, Digest* digest,
                   const std::function<void(int64_t)>& on_bytes);
   std::string url_of(const HubListing& listing, const std::string& file) const;
-  // Why there is no file.
+  // Explains why there is no file.
   Error refusal(const std::string& name, const Transfer& transfer) const;
 
   const std::string endpoint_, token_;
-  void* easy_;  // libcurl's, which keeps its connections
+  void* easy_;  // libcurl's handle, which keeps its connections
 };
 
-// Whether a server may name a file so: a relative path of plain parts.
+// Whether a server may use this name: a relative path of plain parts.
 bool is_plain_path(const std::string& path);
 
 }  // namespace volley::apps

@@ -27,8 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 using engine::format_bytes;
 
-// A folder's weights, configurations, tokenizer and template. Copies of the weights have other names: consolidated.*,
-// and those of other folders.
+// Whether a model folder needs the file: weights, configurations, tokenizer and template. Copies of the weights have
+// other names: consolidated.*, and those in other folders.
 bool is_of_folder(const std::string& file) {
   if (file.find('/') != std::string::npos) return false;
   const bool weights = file.starts_with("model") && file.ends_with(".safetensors");
@@ -36,7 +36,7 @@ bool is_of_folder(const std::string& file) {
          file == "tokenizer.model";
 }
 
-// Fetches a model's files, one after another, with one progress for all of them.
+// Downloads a model's files one after the other, with one progress for all.
 class Pull {
  public:
   Pull(const HubModel& model, const std::string& name, const fs::path& cache, Console* console)
@@ -64,7 +64,7 @@ class Pull {
                     std::to_string(files.size()) + (files.size() == 1 ? " file." : " files."));
     }
     for (const HubFile& file : files) VOLLEY_RETURN_IF_ERROR(take(listing, file));
-    // Last: who looks the name up finds a whole model.
+    // Written last, so that a look-up finds a whole model.
     VOLLEY_RETURN_IF_ERROR(replace(folder_ / "refs" / "main",
                                    [&](const fs::path& path) { std::ofstream(path) << listing.commit << std::flush; }));
     return {};
@@ -131,7 +131,7 @@ class Pull {
                       static_cast<double>(fetched_) / static_cast<double>(std::max<int64_t>(left_, 1)));
   }
 
-  // Others see the old file or the whole new one.
+  // Other readers see the old file or the whole new one.
   template <typename Make>
   static Status replace(const fs::path& path, const Make& make) {
     const fs::path made = path.string() + "." + std::to_string(getpid());
@@ -172,7 +172,7 @@ bool is_there(const std::string& text) {
 Status pull_if_missing(const std::string& text, Console* console) {
   std::error_code none;
   if (!parse_hub_model(text) || is_there(text) || fs::exists(text, none)) return {};
-  // A path that was mistyped is no business of another machine's.
+  // A mistyped path must not be sent to another machine.
   if (fs::exists(text.substr(0, text.find('/')), none)) return {};
   const auto pulled = pull_model(text, console);
   return pulled.ok() ? Status() : Status(pulled.error());

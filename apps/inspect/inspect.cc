@@ -33,7 +33,7 @@ using engine::format_bytes;
 
 namespace fs = std::filesystem;
 
-using BytesOfType = std::map<std::string, int64_t>;  // by dtype, or what codes are called
+using BytesOfType = std::map<std::string, int64_t>;  // by dtype, or by the name of the codes
 
 // "bfloat16", or "bfloat16 (12.5 MiB), float32 (1.0 MiB)".
 std::string list_types(const BytesOfType& bytes) {
@@ -51,13 +51,13 @@ BytesOfType by_name(const std::map<DType, int64_t>& bytes) {
   return named;
 }
 
-// What the headers of a folder's weight files say. A folder of configurations alone has none, which is no mistake.
+// Contents of a folder's weight headers. A folder with configurations alone has none, which is no mistake.
 struct Weights {
-  std::optional<DType> dtype;              // empty: there are none
-  std::string quantisation;                // as its files call it; empty: there is none
-  std::optional<Result<int64_t>> tensors;  // how many are needed, all there; or what is wrong
-  BytesOfType bytes;                       // of those that are needed, in the file
-  std::map<std::string, int64_t> skipped;  // tensors that nobody reads, by what they are for
+  std::optional<DType> dtype;              // empty: no weights
+  std::string quantisation;                // the files' own name; empty: not quantised
+  std::optional<Result<int64_t>> tensors;  // number of needed tensors, if all are there; otherwise the error
+  BytesOfType bytes;                       // the needed tensors' size in the file
+  std::map<std::string, int64_t> skipped;  // unread tensors, by purpose
 
   bool present() const { return dtype.has_value(); }
   bool good() const { return !tensors || tensors->ok(); }
@@ -65,7 +65,7 @@ struct Weights {
     if (!present()) return "no weights in the folder";
     return quantisation.empty() ? dtype_name(*dtype) : quantisation;
   }
-  // With every dtype that the needed tensors have.
+  // With every dtype of the needed tensors.
   std::string types_text() const { return present() && good() ? list_types(bytes) : dtype_text(); }
   std::string tensors_text() const {
     return tensors->ok() ? std::to_string(tensors->value()) + ", all there" : tensors->error().message;
@@ -89,34 +89,33 @@ BytesOfType bytes_in_file(const weights::Checkpoint& checkpoint, std::span<const
   return bytes;
 }
 
-// As EngineInfo::device.
 std::string device_name(const engine::DeviceChoice& device) {
   return device.kind == DeviceKind::kCpu ? "cpu" : "cuda:" + std::to_string(device.ordinal);
 }
 
-// Everything that can be said about the pair; what went wrong is part of it.
+// All facts about the pair, errors included.
 struct Findings {
-  std::string model_dir, draft_dir;  // draft_dir empty: none
+  std::string model_dir, draft_dir;  // draft_dir empty: no drafter
   int replicas = 1;
   families::TargetConfig target;
   std::shared_ptr<const decode::ProposerSpec> draft;
   Weights target_weights, draft_weights;
-  bool tokenizer = false;                      // the target's folder has one that can be used
-  std::string tokenizer_error;                 // what is wrong with it; empty: nothing, or there is none
+  bool tokenizer = false;                      // the target's folder has a usable one
+  std::string tokenizer_error;                 // its error; empty: no error, or no tokenizer
   std::string ends;                            // the tokens that end an answer, for people
   std::optional<Status> pair;                  // whether the drafter fits; empty: no drafter
-  std::optional<engine::ResolvedModels> plan;  // with the engine's default options but for --dtype
+  std::optional<engine::ResolvedModels> plan;  // with the engine's default options, except --dtype
   std::optional<Error> plan_error;
-  std::vector<std::string> warnings;  // beside the plan's
+  std::vector<std::string> warnings;  // in addition to the plan's
 
-  // A model without any weights can be run with random ones, and then does without a tokenizer.
+  // A model without weights can run with random ones, and then needs no tokenizer.
   bool fits() const {
     return plan.has_value() && (!pair || pair->ok()) && target_weights.good() && draft_weights.good() &&
            (tokenizer || !target_weights.present());
   }
 };
 
-// Tensors of the parts that are not read here, by what they are for.
+// Tensors of parts that are not read, by purpose.
 std::map<std::string, int64_t> count_skipped(const std::shared_ptr<const weights::Checkpoint>& files,
                                              weights::NameRules names) {
   const std::vector<weights::NameRules::Skipped> skipped = std::move(names.skipped);
@@ -129,7 +128,7 @@ std::map<std::string, int64_t> count_skipped(const std::shared_ptr<const weights
   return counts;
 }
 
-// params: of what the files turn out to hold.
+// params_of: lists the needed parameters, which may depend on what the files contain.
 Result<Weights> examine_weights(
     const std::string& dir, const weights::NameRules& names,
     const std::function<Result<std::vector<model::Param>>(const weights::Checkpoint&)>& params_of) {
@@ -149,7 +148,7 @@ Result<Weights> examine_weights(
   return found;
 }
 
-// Without a tokenizer the ids of the configuration are what is known of an answer's end.
+// Without a tokenizer only the configuration's ids tell where an answer ends.
 void examine_tokenizer(Findings& found) {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   if (fs::is_regular_file(found.model_dir) || fs::exists(fs::path(found.model_dir) / "tokenizer.json")) {
@@ -192,12 +191,12 @@ Result<Findings> examine(const InspectCommand& command) {
                   }));
     found.pair = found.draft->check_target(found.target.decoder);
   }
-  // A folder of configurations alone can be planned for as if it had weights.
+  // A folder with configurations alone is planned for as if it had weights.
   if (!found.target_weights.present() ||
       (found.draft && !found.draft->facts().params.empty() && !found.draft_weights.present())) {
     setup.options.dummy_weights = 0;
   }
-  // The last of replicas that divide the experts has most of them.
+  // Of replicas that divide the experts, the last has the most.
   auto plan = engine::resolve_models(setup.options, std::max(0, setup.options.data_parallel_size - 1));
   if (plan.ok()) {
     found.plan = std::move(plan).value();
@@ -240,7 +239,7 @@ std::string shape_text(const model::Decoder& s) {
   return text;
 }
 
-// What a position takes in layers without a sliding window.
+// Bytes of a position in layers without a sliding window.
 int64_t rank_kept_bytes(const engine::ResolvedModels& plan) {
   return plan.kv.groups.front().bytes / plan.page_size;
 }
@@ -253,7 +252,6 @@ void print_weights(const Weights& weights) {
   }
 }
 
-// Whether the drafter fits the target.
 std::string fits_text(const Findings& found) {
   if (!found.pair->ok()) return found.pair->error().message;
   if (found.target_weights.good() && found.draft_weights.good()) return "yes";
@@ -267,7 +265,7 @@ std::string attention_text(const engine::ResolvedModels& plan) {
   return text;
 }
 
-// A rank's part of what the other lines say of all. Steps are the same on each.
+// Prints a rank's part of the totals. Steps are the same on each rank.
 void print_ranks(const engine::ResolvedModels& plan) {
   int64_t most = 0;
   for (const model::WeightBytes& weights : plan.rank_weights) most = std::max(most, weights.total());
@@ -277,7 +275,7 @@ void print_ranks(const engine::ResolvedModels& plan) {
   std::printf("\n");
 }
 
-// The experts of a rank, or of a replica, where these divide them; all layers with experts have as many.
+// The experts of a rank, or of a replica that divides them; all layers with experts have the same number.
 std::optional<std::pair<int32_t, int32_t>> experts_of(const engine::ResolvedModels& plan, int rank) {
   const model::Decoder& target = plan.target.decoder;
   if (plan.expert_replicas > 1) {
@@ -296,7 +294,7 @@ std::optional<std::pair<int32_t, int32_t>> experts_of(const engine::ResolvedMode
   return std::nullopt;
 }
 
-// What lines say of memory is a replica's; on the CPU all compute from the same target weights.
+// The lines on memory are for one replica; on the CPU all share the target's weights.
 void print_replicas(const engine::ResolvedModels& plan, int replicas) {
   if (replicas == 1) return;
   std::printf("  a replica    of %d", replicas);

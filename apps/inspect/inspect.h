@@ -1,4 +1,4 @@
-// What `volley inspect` finds.
+// The findings of `volley inspect`.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,7 +7,7 @@
 
 namespace volley::apps {
 
-// What its `--json` prints. Errors: there is no such model, or its configuration is wrong.
+// The output of `--json`. Errors: no such model, or a wrong configuration.
 Result<nlohmann::ordered_json> inspect_models(const InspectCommand& command);
 
 }  // namespace volley::apps

@@ -17,7 +17,7 @@ namespace volley {
 struct ChatDelta {
   struct ToolCall {
     int index = 0;
-    std::string id, name;  // of a call's first piece; empty in later ones
+    std::string id, name;  // set in a call's first piece; empty in later ones
     // A piece of the arguments' JSON text. All pieces of a call form an object, unless a limit or a stop cut them off.
     std::string arguments;
   };

@@ -79,7 +79,7 @@ struct TextParts {
 // whatever the target says. The text is meaningless.
 struct SimulatedAcceptance {
   struct Phase {
-    int64_t from_step = 0;  // of the request's decoding steps
+    int64_t from_step = 0;  // counted in the request's decoding steps
     double p = 0;           // [0, 1]
   };
   std::vector<Phase> phases;   // ascending; the first from step 0
@@ -133,10 +133,10 @@ inline const char* finish_reason_name(FinishReason reason) {
 
 struct Usage {
   int32_t prompt_tokens = 0;
-  int32_t cached_tokens = 0;  // of the prompt, taken from the prefix cache
+  int32_t cached_tokens = 0;  // prompt tokens taken from the prefix cache
   int32_t completion_tokens = 0;
   int32_t drafted_tokens = 0;                   // drafted tokens that were verified
-  int32_t accepted_tokens = 0;                  // of those, the accepted ones
+  int32_t accepted_tokens = 0;                  // the accepted ones among them
   double queue_s = 0, ttft_s = 0, total_s = 0;  // from submit: to first scheduled, to first token, to the end
 };
 
@@ -180,7 +180,7 @@ struct EngineInfo {
   std::string architecture;
   std::string device;
   std::string dtype;
-  std::string instruction_set;          // what the kernels run on, e.g. "AVX3 + BF16"
+  std::string instruction_set;          // the kernels' instruction set, e.g. "AVX3 + BF16"
   std::string attention_backend;        // the backend in use: wgmma, portable or plain; empty on the CPU, which has one
   std::string draft_attention_backend;  // also empty without a drafter
   int vocab_size = 0;
@@ -189,11 +189,11 @@ struct EngineInfo {
   int page_size = 0;
   int data_parallel_size = 1;  // with several replicas, pages, weights, sequences and threads are sums over them
   int64_t kv_pages = 0;
-  int64_t kv_bytes = 0;            // of all pages, including those of sliding windows
+  int64_t kv_bytes = 0;            // all pages, including those of sliding windows
   int64_t kv_bytes_per_token = 0;  // target and drafter; of layers without a sliding window
   int64_t weight_bytes = 0;        // packed, target and drafter; weights that replicas share count once
-  std::string quantization;        // of the target's weights: "none", "fp8" or "int4", or what its files call it
-  std::string draft_quantization;  // of the drafter's, likewise; empty without a drafter
+  std::string quantization;        // the target's weights: "none", "fp8" or "int4", or its files' own name
+  std::string draft_quantization;  // likewise for the drafter; empty without one
   int max_num_seqs = 0;
   int tensor_parallel_size = 1;
   bool expert_parallel = false;  // whether ranks or replicas divide the experts
@@ -244,7 +244,7 @@ struct EngineStats {
   struct Verify {
     int64_t steps = 0, probes = 0, plain = 0;  // in all; that drafted to learn; that drafted nothing
     std::vector<int64_t> draft_lengths;  // [n]: steps in which n drafted tokens were the most that a request could use
-    int64_t rows = 0;                    // of the target's passes for decoding requests
+    int64_t rows = 0;                    // rows of the target's passes for decoding requests
     double expected_tokens = 0;          // simulated acceptance: mean of what the verified blocks commit
     double predicted_tokens = 0, predicted_s = 0,
            measured_s = 0;  // with kAuto: the predicted and the actual time

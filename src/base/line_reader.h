@@ -42,9 +42,9 @@ class LineReader {
   int fd_;
   std::string path_;
   size_t max_line_bytes_;
-  int64_t size_;  // of a regular file, else 0
+  int64_t size_;  // a regular file's size, else 0
   int64_t bytes_read_ = 0;
-  int64_t line_begin_ = 0;  // of the next line in the file
+  int64_t line_begin_ = 0;  // the next line's offset in the file
   int64_t number_ = 0;
   std::string buffer_;
   size_t begin_ = 0;       // bytes of buffer_ already returned

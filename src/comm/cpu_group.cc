@@ -65,7 +65,7 @@ class CpuCommunicator final : public Communicator {
 
   std::shared_ptr<Shared> shared_;
   const int rank_;
-  Buffer memory_;  // of the first rank in this process, for data from other processes
+  Buffer memory_;  // the memory of this process's first rank, for data from other processes
 };
 
 Status CpuCommunicator::prepare(Device& device) {
@@ -184,7 +184,7 @@ void CpuCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t fi
 // Rows [begin, begin + rows) of this rank's result.
 void CpuCommunicator::gather_rows(Stream& stream, int64_t begin, int64_t rows, int64_t first) const {
   struct Columns {
-    const float* from;  // of row `begin`
+    const float* from;  // values of row `begin`
     int64_t count;
   };
   const TensorView out = shared_->posts[place()].to;

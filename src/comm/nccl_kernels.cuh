@@ -7,7 +7,7 @@
 
 namespace volley::comm::nccl {
 
-inline constexpr int kThreads = 256;  // of a block
+inline constexpr int kThreads = 256;  // threads of a block
 
 // The sum of the ranks' addends, part(r) being rank r's.
 template <int kRanks, int V, typename Part>

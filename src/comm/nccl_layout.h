@@ -34,7 +34,7 @@ struct NcclBlockHead {
 };
 struct NcclGatherCut {
   int64_t stride = 0;  // floats of a row
-  int64_t rows = 0;    // of a block, at most
+  int64_t rows = 0;    // most rows of a block
   int64_t block(int64_t of_rows) const { return int64_t{sizeof(NcclBlockHead)} / 4 + of_rows * stride; }
 };
 // REQUIRES: a row of every rank fits.

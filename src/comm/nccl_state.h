@@ -74,7 +74,7 @@ class NcclState : public std::enable_shared_from_this<NcclState> {
   struct Member {
     int gpu = 0;
     Buffer memory;
-    std::timed_mutex calls;    // of NCCL, with the communicator
+    std::timed_mutex calls;    // held for calls of NCCL with the communicator
     NcclComm* comm = nullptr;  // guarded by `calls`
     bool ended = false;        // the communicator is aborted, or will never be; guarded by `calls`
     int remote_errors = 0;     // consecutive looks that saw one; of the thread below

@@ -51,7 +51,7 @@ class NodeExchange {
   const std::vector<NodeLink> links_;
   const int first_, local_;
   float* memory_ = nullptr;
-  std::vector<int64_t> memory_begin_;  // of a rank elsewhere, in floats
+  std::vector<int64_t> memory_begin_;  // begin of each other rank's memory, in floats
   std::vector<std::span<const float>> received_;
   uint64_t calls_ = 0;
   int failed_rank_ = -1;

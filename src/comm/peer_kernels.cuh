@@ -34,7 +34,7 @@ struct Peers {
   int rank;
 };
 
-inline constexpr int kPeerThreads = 512;  // of a block, at most
+inline constexpr int kPeerThreads = 512;  // most threads of a block
 
 namespace peer {
 

@@ -12,7 +12,7 @@
 namespace volley::comm {
 
 inline constexpr int kMostPeers = 8;
-inline constexpr int kMostPeerBlocks = 256;  // of a kernel's grid
+inline constexpr int kMostPeerBlocks = 256;  // most blocks of a kernel's grid
 
 // Mailboxes, used in turn: one is being written, one may still be read by a rank that is behind, one is being emptied.
 using ops::kMailboxBytes, ops::kMailboxes, ops::kMailboxFloats;

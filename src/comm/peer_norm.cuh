@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kNormThreads)
     for (int j = 0; j < kVectors; ++j) all[j] = awaited(j);
     turn.await(all, [&](int j) { return box + sums + row + column(j); });
   } else {
-    Pack<4> addends[2 * kVectors];  // of both ranks
+    Pack<4> addends[2 * kVectors];  // from both ranks
 #pragma unroll
     for (int j = 0; j < 2 * kVectors; ++j) addends[j] = !kSent && j % 2 == peers.rank ? own[j / 2] : awaited(j / 2);
     turn.await(addends, [&](int j) { return box + j % 2 * count + row + column(j / 2); });

@@ -90,7 +90,7 @@ using RowExchanges = std::vector<std::unique_ptr<RowExchange>>;  // by replica
 
 inline constexpr int kMostGpuReplicas = 8;
 
-// On the CPU. most_rows: of a piece. bytes: of common memory, Arena::peak() of a dry run of the same rows.
+// For the CPU. most_rows: rows of a piece. bytes: common memory, Arena::peak() of a dry run of the same rows.
 RowExchanges make_row_exchanges(int replicas, int64_t most_rows, int64_t bytes);
 // On GPUs: replica i is on gpus[i]. Several on one GPU are for tests. most_rows: that a replica may bring. Errors as
 // make_cuda_group(); at most kMostGpuReplicas.

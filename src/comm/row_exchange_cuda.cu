@@ -156,7 +156,7 @@ class CudaRowExchange final : public RowExchange {
 
   const std::shared_ptr<PeerShared> shared_;
   const int64_t most_rows_, bytes_;
-  int64_t rows_ = 0;  // of the layer
+  int64_t rows_ = 0;  // rows of the layer
 };
 
 // Replicas may prepare one after the other, and record graphs before the last has prepared, so the addresses of the
@@ -199,7 +199,7 @@ void CudaRowExchange::bring(Stream& stream, std::span<const Copy> copies) {
   BringArgs args = {};
   args.meet = meet_args();
   args.rows = static_cast<int32_t>(rows_);
-  int64_t moves = 1;  // of threads
+  int64_t moves = 1;  // moves that threads share
   for (size_t i = 0; i < copies.size(); ++i) {
     const Copy& copy = copies[i];
     VOLLEY_CHECK(copy.from.dtype == copy.to.dtype);

@@ -136,7 +136,8 @@ class CudaRowExchange : public ::testing::TestWithParam<Case> {
 TEST_P(CudaRowExchange, LayersOfAnyRowsStayApart) {
   const int64_t n = replicas();
   const int64_t counts_bytes = n * 4, inputs_bytes = n * kMost * kRowBytes;
-  const int64_t entry = counts_bytes + 2 * inputs_bytes;  // of the log: counts, inputs, the next replica's products
+  // an entry of the log: counts, inputs, the next replica's products
+  const int64_t entry = counts_bytes + 2 * inputs_bytes;
   ASSERT_LE((kLayers + 1) * (entry + inputs_bytes), kLogBytes);
   // The expected products of a replica in a layer, from [layers + 1] in the second half of its log; and rows, in pinned
   // memory.

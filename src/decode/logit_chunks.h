@@ -1,6 +1,6 @@
-// Logits are computed and consumed some segments at a time: rows × vocabulary floats for a whole batch are many (32
-// blocks of 16 over 152k tokens: 311 MB), and from some hundred rows on the head's weights are read once per chunk at
-// no cost, because arithmetic bounds it.
+// Logits are computed and consumed chunk by chunk, because those of a whole batch are large: 32 blocks of 16 over 152k
+// tokens take 311 MB. From some hundred rows on arithmetic bounds the head, so reading its weights once per chunk costs
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace volley::decode {
 
-// Consecutive segments whose rows of logits are made together.
+// Consecutive segments whose logits are computed together.
 struct LogitChunk {
   int32_t segment_begin = 0, segment_end = 0;
-  int32_t row_begin = 0, rows = 0;  // of all the segments' rows, in order
+  int32_t row_begin = 0, rows = 0;  // counted over the rows of all segments
 };
 
-// Cuts segments of counts[i] rows into chunks of at most max_rows. Chunks without rows are left out. REQUIRES: no count
-// is larger than max_rows.
+// Cuts segments of counts[i] rows into chunks of at most max_rows, and leaves out chunks without rows. REQUIRES: no
+// count is larger than max_rows.
 inline std::vector<LogitChunk> logit_chunks(std::span<const int32_t> counts, int32_t max_rows) {
   std::vector<LogitChunk> chunks;
   LogitChunk chunk;

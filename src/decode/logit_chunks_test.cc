@@ -5,7 +5,7 @@
 namespace volley::decode {
 namespace {
 
-// Every row lands in exactly one chunk, in order, no chunk is larger than allowed, and none is empty.
+// Every row lands in exactly one chunk, in order. No chunk is larger than allowed, and none is empty.
 TEST(LogitChunks, CoverAllRowsInOrder) {
   const std::vector<int32_t> counts = {0, 16, 0, 100, 12, 1, 127, 128, 0, 0, 5};
   int32_t next_row = 0, next_segment = 0;

@@ -14,9 +14,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostOfUse = 8;
-// Threads beyond the width, for those that late jobs hold. Masks are cancelled, so few are ever held at once.
+// Additional threads, for those that late jobs hold. A late source is cancelled, so few are held at once.
 constexpr int kMostLate = 8;
-// How often a step looks again at those that wait for a processor, in a limit.
+// Looks per limit that a step takes at jobs that wait for a processor.
 constexpr int kLooks = 8;
 
 std::chrono::nanoseconds computed(clockid_t thread) {
@@ -32,14 +32,14 @@ struct MaskThreads::Job {
 
   std::shared_ptr<MaskSource> source;
   std::vector<TokenId> drafted;
-  std::vector<uint32_t> words;  // its own: the step's are gone when a late job comes to its end
+  std::vector<uint32_t> words;  // the job's own copy, because a late job outlives the step's words
   uint32_t* destination = nullptr;
   int32_t mask_words = 0;
-  State state = State::kOpen;  // guarded by MaskThreads::mutex_, as all below
+  State state = State::kOpen;  // guarded by MaskThreads::mutex_, like all below
   bool running = false;
-  clockid_t thread{};                // running: what its thread computes
-  std::chrono::nanoseconds begin{};  // on that clock
-  MaskSource::Why why{};             // kGivenUp
+  clockid_t thread{};                // the thread's CPU clock, while it runs
+  std::chrono::nanoseconds begin{};  // the begin, on that clock
+  MaskSource::Why why{};             // set with kGivenUp
 };
 
 Result<std::unique_ptr<MaskThreads>> MaskThreads::create(std::chrono::milliseconds limit) {
@@ -67,13 +67,13 @@ void MaskThreads::start_thread() {
   threads_.emplace_back([this] { work(); });
 }
 
-// With mutex_. As many as have work, beside those that late jobs hold.
+// REQUIRES: mutex_ is held. Keeps one thread for each job up to the width, beside those that late jobs hold.
 void MaskThreads::start_threads(size_t jobs) {
   const int useful = std::min(width_, static_cast<int>(jobs)) + std::min(late_, kMostLate);
   try {
     while (std::ssize(threads_) < useful) start_thread();
   } catch (const std::system_error&) {
-    // The threads that are there do it.
+    // The existing threads do the work.
   }
 }
 
@@ -88,7 +88,7 @@ void MaskThreads::fill(std::span<const Task> tasks, int32_t mask_words) {
     jobs.push_back(std::move(job));
   }
   std::ranges::stable_sort(jobs, {}, [](const auto& job) { return job->source->last_time; });
-  std::vector<MaskSource*> sources;  // the tasks keep them: late jobs drop theirs when they like
+  std::vector<MaskSource*> sources;  // the tasks own the sources, because a late job drops its reference at any time
   for (const auto& job : jobs) sources.push_back(job->source.get());
   const auto begin = Clock::now(), end = begin + kMaskPatience * limit_;
   std::unique_lock lock(mutex_);
@@ -100,11 +100,11 @@ void MaskThreads::fill(std::span<const Task> tasks, int32_t mask_words) {
   for (Clock::time_point next = begin + limit_; !finished_.wait_until(lock, next, all_done);
        next += std::chrono::nanoseconds(limit_) / kLooks) {
     if (give_up_late(jobs, Clock::now() >= end)) break;
-    start_threads(jobs.size());  // for those that wait behind the late
+    start_threads(jobs.size());  // replaces threads that late jobs hold
     wake_.notify_all();
   }
   waiting_.clear();
-  finished_.wait(lock, [&] { return open_ == 0; });  // what is being copied
+  finished_.wait(lock, [&] { return open_ == 0; });  // waits for results that are being copied
   lock.unlock();
   for (size_t i = 0; i < jobs.size(); ++i) {
     const Job& job = *jobs[i];
@@ -114,7 +114,7 @@ void MaskThreads::fill(std::span<const Task> tasks, int32_t mask_words) {
   }
 }
 
-// With mutex_. True: no job is open any more that has not found its masks.
+// REQUIRES: mutex_ is held. Returns true when every job has its masks or is given up.
 bool MaskThreads::give_up_late(std::span<const std::shared_ptr<Job>> jobs, bool all) {
   bool none_left = true;
   for (const auto& job : jobs) {

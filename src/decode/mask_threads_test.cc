@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kForever{3'600'000};
 
-// Says in each row how many tokens precede it.
+// Writes into each row the number of tokens before it.
 class Counting : public MaskSource {
  public:
   void fill(std::span<const TokenId> drafted, uint32_t* words, int32_t mask_words) override {
@@ -33,7 +33,7 @@ class Counting : public MaskSource {
   std::optional<Why> reason;
 };
 
-// Does not come to an end before it is told to, and computes nothing.
+// Waits until it is told to stop, and uses no CPU.
 class Endless final : public Counting {
  public:
   explicit Endless(std::atomic<int>* destroyed) : destroyed_(destroyed) {}
@@ -41,7 +41,7 @@ class Endless final : public Counting {
 
   void fill(std::span<const TokenId> drafted, uint32_t* words, int32_t mask_words) override {
     end_.get_future().wait();
-    Counting::fill(drafted, words, mask_words);  // late, and into nobody's memory
+    Counting::fill(drafted, words, mask_words);  // late: it writes into memory of its own
   }
   void give_up(Why why) override {
     Counting::give_up(why);
@@ -76,7 +76,7 @@ TEST(MaskThreads, FillsTheWordsOfEveryTask) {
   }
 }
 
-// What a grammar costs is its own request's: the step goes on, and the others' masks are what they always are.
+// A late grammar costs its own request alone. The step goes on, and other requests' masks do not change.
 TEST(MaskThreads, GivesUpWhoeverIsLateAlone) {
   std::atomic<int> destroyed = 0;
   MaskThreads threads(2, milliseconds(200));
@@ -87,7 +87,7 @@ TEST(MaskThreads, GivesUpWhoeverIsLateAlone) {
   threads.fill(tasks, 2);
   EXPECT_TRUE(late->given_up);
   EXPECT_EQ(late_step.words, kAll);
-  EXPECT_EQ(quick->given_up, quick_step.words == kAll);  // on a machine that stood still for so long
+  EXPECT_EQ(quick->given_up, quick_step.words == kAll);  // except on a machine that stood still for so long
 }
 
 // Computes until it is told to stop.
@@ -106,7 +106,7 @@ class Computing final : public Counting {
   std::atomic<bool> stop_{false};
 };
 
-// A machine that does other work is no reason to refuse a grammar: time counts in which it was computed.
+// Only computing time makes a grammar late, so a busy machine is no reason to refuse it.
 TEST(MaskThreads, WhoComputesIsLateAndWhoWaitsIsNot) {
   class Waiting final : public Counting {
    public:
@@ -131,7 +131,8 @@ TEST(MaskThreads, WhoComputesIsLateAndWhoWaitsIsNot) {
   EXPECT_EQ(endless->reason, MaskSource::Why::kBusy) << "but not without end";
 
   std::optional<MaskSource::Why> reason;
-  for (int i = 0; i < 100 && reason != MaskSource::Why::kLate; ++i) {  // a machine may have no processor for it
+  // on a busy machine the source may get no processor
+  for (int i = 0; i < 100 && reason != MaskSource::Why::kLate; ++i) {
     auto computing = std::make_shared<Computing>();
     const MaskThreads::Task late = step.task(computing);
     quick.fill({&late, 1}, 2);
@@ -143,7 +144,7 @@ TEST(MaskThreads, WhoComputesIsLateAndWhoWaitsIsNot) {
 
 TEST(MaskThreads, WhoWaitsBehindTheLateGetsAThread) {
   bool both = false;
-  for (int i = 0; i < 100 && !both; ++i) {  // a machine may have no processor for it
+  for (int i = 0; i < 100 && !both; ++i) {  // on a busy machine a source may get no processor
     MaskThreads threads(1, milliseconds(100));
     auto late = std::make_shared<Computing>();
     auto behind = std::make_shared<Counting>();
@@ -157,7 +158,7 @@ TEST(MaskThreads, WhoWaitsBehindTheLateGetsAThread) {
   EXPECT_TRUE(both);
 }
 
-// Jobs that are left behind keep neither the threads of later steps nor write into their memory.
+// Jobs that were left behind neither hold the threads of later steps nor write into their memory.
 TEST(MaskThreads, GoesOnBesideWhatWasLeftBehind) {
   std::atomic<int> destroyed = 0;
   std::vector<std::shared_ptr<Endless>> stuck;
@@ -192,7 +193,7 @@ TEST(MaskThreads, DropsWhatIsDiscarded) {
   EXPECT_EQ(destroyed, 1);
 }
 
-// Who took long goes last, so that one thread is enough for the others to be in time.
+// A slow source goes last, so that one thread suffices for the others to be in time.
 TEST(MaskThreads, WhoWasQuickGoesFirst) {
   class Ordered final : public MaskSource {
    public:

@@ -1,6 +1,6 @@
-// What the round needs of a drafting algorithm, and the only thing that knows one: what it proposes, from which rows of
-// how many, block at once or token by token, and how sure it is. A proposer owns its weights and options; its
-// per-request state lives in the draft layers of the shared pages, so nothing of a request outlives its slot.
+// The round's view of a drafting algorithm. Only the proposer knows what it proposes, from which rows, how many tokens,
+// whole blocks or token by token, and how sure it is. A proposer owns its weights and options. Its per-request state
+// lives in the draft layers of the shared pages, so no state outlives a request's slot.
 #pragma once
 
 #include <span>
@@ -14,28 +14,29 @@
 
 namespace volley::decode {
 
-// A request for drafts of one step. All pointers are device memory, all counts host bounds: the segments with a
-// block_index say whose blocks they are and how many tokens of each are wanted. The drafter's context of each is valid
-// up to the slot's last token, and a block may write K and V there and at the `length` positions that follow.
+// A request for one step's drafts. Pointers are device memory, counts are host bounds. Segments with a block_index say
+// whose blocks they are and how many tokens each wants. A block's context is valid up to the slot's last token. The
+// block may write K and V there and at the `length` positions that follow.
 struct DraftPass {
   ops::Step step;
-  int32_t length = 0;  // tokens that the pass proposes for each block, at most Proposer::proposals(); none wants more
-  // The wanted tokens, cut so that no chunk's logits are too many at a time; their segments are blocks. A chunk has
-  // whole blocks, so a proposer may choose their tokens all at once or from left to right.
+  int32_t length = 0;  // tokens to propose for each block, at most Proposer::proposals(); no block wants more
+  // Chunks of the wanted tokens, whose segments are blocks and whose logits fit the scratch memory. A chunk has whole
+  // blocks, so a proposer may choose tokens all at once or from left to right.
   std::span<const LogitChunk> chunks;
-  int32_t drafts = 0;           // wanted tokens in all
-  TokenId* tokens = nullptr;    // [drafts] out: proposals, a block's from its draft_begin on
-  float* confidence = nullptr;  // [drafts] out: from 0 to 1, a guess at the chance that the target's choice is the same
-                                // if all before it were; what it is worth by position is learned (budget/calibration.h)
-  PageTables page_tables;       // of the drafter's layers
-  int32_t max_positions = 0;    // of a sequence
+  int32_t drafts = 0;         // wanted tokens of all blocks
+  TokenId* tokens = nullptr;  // [drafts] out: proposals; a block's begin at its draft_begin
+  // [drafts] out, from 0 to 1: a guess at the chance that the target chooses this token if it chose all before it
+  // (budget/calibration.h corrects it)
+  float* confidence = nullptr;
+  PageTables page_tables;     // for the drafter's layers
+  int32_t max_positions = 0;  // longest possible sequence
 };
 
 class Proposer {
  public:
   virtual ~Proposer() = default;
 
-  // Tokens that a pass proposes for a block, at most.
+  // The most tokens that a pass proposes for a block.
   virtual int32_t proposals() const = 0;
   // Target layers whose outputs commit() wants, in the order of their columns.
   virtual std::span<const int32_t> feature_layers() const { return {}; }
@@ -43,13 +44,12 @@ class Proposer {
   // Bytes of its weights on the device.
   virtual int64_t packed_bytes() const { return 0; }
 
-  // Chooses as it likes: the text does not depend on it. Most is accepted with the sampling rule, each slot's own
-  // parameters and noise.
+  // Drafts the blocks. Any choice gives the same text. The sampling rule, with each slot's own parameters and noise,
+  // gets most tokens accepted.
   virtual void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) = 0;
-  // Learns features of rows of the target's pass: [rows][columns], in the target's activation dtype. Rows that did not
-  // become part of their sequence may be among them, behind those that did; what they leave is overwritten before it is
-  // looked at. Token ids, and what rows see, say nothing here; page tables are those of the drafter's layers. Not
-  // called without feature layers.
+  // Learns features of the target's rows: [rows][columns], in the target's activation dtype. Rejected rows may stand
+  // behind those that joined their sequence; what they write is overwritten before it is read. Token ids and visibility
+  // of `rows` are unset; page tables are those of the drafter's layers. Not called without feature layers.
   virtual void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) {}
 };
 

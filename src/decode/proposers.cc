@@ -12,10 +12,10 @@ namespace {
 
 using families::ConfigFields;
 
-// What config.json calls a kind of drafter.
+// A kind of drafter, by its names in config.json.
 struct Kind {
   std::string_view architecture;
-  std::string_view algorithm;  // in the speculators library's format, where it tells more; empty: there is none
+  std::string_view algorithm;  // "algorithm" in the speculators library's format; empty: none
   Result<std::shared_ptr<const ProposerSpec>> (*read)(const std::string& dir);
 };
 

@@ -1,5 +1,5 @@
-// Protects: a drafter's folder is read by the kind that its config.json names, and one that is not built is refused by
-// its name, with those that are.
+// Protects: the kind that config.json names reads a drafter's folder. A kind that is not built is refused by its name,
+// with a list of those that are.
 #include "decode/proposers.h"
 
 #include "families/config_for_test.h"

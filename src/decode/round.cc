@@ -13,7 +13,7 @@ namespace {
 
 constexpr int32_t kMostDepth = 2;
 
-// Slots of the sampler beyond the requests': the scrap slot, and one whose rule leaves logits as they are.
+// The sampler has two slots beyond the requests': the scrap slot, and one whose rule leaves logits unchanged.
 constexpr int32_t kExtraSlots = 2, kScoringSlot = 1;
 
 int32_t depth_of(const Device& device, const RoundConfig& config) {
@@ -59,12 +59,12 @@ Round::Round(Device& device, const model::Network& target, const model::KvMemory
              config.draft_lengths};
 }
 
-// Whatever is under way writes into memory that goes with the round.
+// Steps under way write into memory that the round owns.
 Round::~Round() {
   let_masks_pass(std::numeric_limits<uint64_t>::max());
   try {
     device_.synchronize();
-  } catch (const DeviceFault&) {  // then nothing is under way any more
+  } catch (const DeviceFault&) {  // after a fault no step is under way
   }
 }
 
@@ -127,7 +127,7 @@ Status Round::allocate() {
   for (int32_t i = 0; i < depth(); ++i) {
     auto flight = std::make_unique<Flight>();
     VOLLEY_ASSIGN(flight->step, device_.allocate_host(static_cast<size_t>(m.step_bytes())));
-    new (flight->step.data()) ops::SurvivalTable;  // until a step brings one
+    new (flight->step.data()) ops::SurvivalTable;  // the first step brings the table
     VOLLEY_ASSIGN(flight->results, device_.allocate_host(static_cast<size_t>(m.results_bytes())));
     VOLLEY_ASSIGN(flight->logprobs, device_.allocate_host(m.logprobs.bytes()));
     for (auto* fence : {&flight->begin, &flight->drafted, &flight->forwarded, &flight->chosen, &flight->end,
@@ -195,7 +195,7 @@ Answer Round::perform(const Command& command) {
   return std::visit(Perform{*this}, command);
 }
 
-// The threads that fill masks begin with the first request that has a grammar.
+// The first request with a grammar starts the threads that fill masks.
 Status Round::reserve_masks(bool wanted) {
   const bool elsewhere = config_.rank > 0 || (config_.masks != nullptr && config_.masks->is_elsewhere());
   if (wanted && mask_threads_ == nullptr && !elsewhere) {
@@ -208,11 +208,11 @@ void Round::discard(std::shared_ptr<MaskSource> source) {
   if (mask_threads_) mask_threads_->discard(std::move(source));
 }
 
-// What is scored is a choice with one allowed token: its logprobs are those of decoding, bit for bit, on every device.
+// A scored token is a choice with one allowed token, so its logprobs are decoding's, bit for bit, on any device.
 Status Round::reserve_scores(int32_t rows, Flight& flight) {
   Memory& m = *memory_;
   if (rows > m.score_rows) {
-    if (under_way() > 0) device_.synchronize();  // the step under way may still read what goes
+    if (under_way() > 0) device_.synchronize();  // the step under way may still read the old buffer
     VOLLEY_ASSIGN(m.scores, device_.allocate(static_cast<size_t>(m.scores_bytes(rows))));
     m.score_rows = rows;
   }
@@ -306,8 +306,8 @@ Status Round::enqueue_step(std::span<const RoundSegment> segments, const VerifyB
   return {};
 }
 
-// One copy brings the step's survival table, ticket and segments; edits of the page table and known tokens, where there
-// are any, come with one each.
+// One copy brings the step's survival table, ticket and segments. Edits of the page table and known tokens, if any,
+// take one copy each.
 void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSegment> segments,
                    const ops::SurvivalTable* survival) {
   const Memory& m = *memory_;
@@ -332,7 +332,7 @@ void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSe
     flight.wants_logprobs.push_back(slots_[segments[i].slot].wants_logprobs);
     flight.scored.push_back(static_cast<int32_t>(segments[i].scored.size()));
   }
-  // An entry that was set twice keeps the last value.
+  // The last value of an entry wins.
   std::stable_sort(edits_.begin(), edits_.end(), [](const auto& a, const auto& b) {
     return std::pair(a.slot, a.index) < std::pair(b.slot, b.index);
   });
@@ -356,7 +356,7 @@ void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSe
 
 StepResults Round::take_results() {
   VOLLEY_CHECK_GT(under_way(), 0);
-  VOLLEY_CHECK_EQ(flights_.front()->mask_rows, 0);  // they are filled
+  VOLLEY_CHECK_EQ(flights_.front()->mask_rows, 0);  // the step's masks are filled
   std::unique_ptr<Flight> flight = std::move(flights_.front());
   flights_.pop_front();
   flight->arrived->wait();

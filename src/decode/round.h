@@ -1,12 +1,12 @@
 // One step of the engine over all its slots: draft, verify (with prefill chunks in the same target pass), choose,
-// accept, commit. Plain decoding is a block without drafts and a prompt's last chunk is one whose known rows are many:
-// the same code.
+// accept, commit. Plain decoding is a block without drafts, and a prompt's last chunk is a block with many known rows,
+// so they share the code.
 //
-// The state of the slots lives on the device, so a step can be enqueued before the host has seen what the one before it
-// committed. On the CPU a step is done when it is enqueued; on CUDA two may be under way, and steps that only decode
-// are replays of recorded graphs.
+// The slots' state lives on the device, so a step can be enqueued before the host has seen the results of the one
+// before. On the CPU a step is done when it is enqueued. On CUDA two steps may be under way, and steps that only decode
+// replay recorded graphs.
 //
-// The step knows nothing of requests, pages' owners or text; the engine does. Threads: one at a time.
+// The step knows nothing of requests, owners of pages or text; the engine does. Threads: one at a time.
 #pragma once
 
 #include <algorithm>
@@ -31,33 +31,34 @@ namespace volley::decode {
 
 struct RoundConfig {
   int32_t slots = 0;
-  int32_t max_rows = 0;       // rows of one target pass
-  int32_t max_positions = 0;  // of a sequence, the blocks reserved past its end included
+  int32_t max_rows = 0;       // per target pass
+  int32_t max_positions = 0;  // longest possible sequence, with the blocks reserved past its end
   int32_t page_size = 0;
-  int32_t logit_rows = 128;       // of one chunk of logits; at least one block
-  int32_t depth = 0;              // steps under way at once, 1 or 2; 0: 1 on the CPU, which gains nothing by 2, else 2
-  bool graphs = true;             // record and replay where the device can
-  bool profile = false;           // fill PhaseTimes: on CUDA steps then run one at a time and without graphs
-  bool simulate_routing = false;  // of experts: EngineOptions::simulate_routing
+  int32_t logit_rows = 128;  // per chunk of logits; at least one block
+  // steps that may be under way, 1 or 2; 0: 2 on CUDA, 1 on the CPU, which gains nothing by 2
+  int32_t depth = 0;
+  bool graphs = true;                           // record and replay steps where the device can
+  bool profile = false;                         // fill PhaseTimes; on CUDA steps then run one at a time, without graphs
+  bool simulate_routing = false;                // see EngineOptions::simulate_routing
   std::chrono::milliseconds mask_timeout{250};  // how long a step waits for grammar masks
-  // Tokens that a block may draft, ascending, the last is block_size - 1: a step drafts the least of these that is
-  // enough for everybody. Empty: whole blocks only.
+  // Tokens that a block may draft, ascending up to block_size - 1. A step drafts the least that suffices for all its
+  // requests. Empty: whole blocks only.
   std::vector<int32_t> draft_lengths;
-  // For the rounds of a tensor-parallel group: rank 0 decides the masks of a step, the others take them from here.
-  // Null: the round is alone. Must outlive it.
+  // For rounds of a tensor-parallel group: rank 0 decides the masks of a step, and the other ranks take them from here.
+  // Null: there is one rank. Must outlive the round.
   MaskExchange* masks = nullptr;
   int rank = 0;
-  // With the rounds of replicas that divide the target's experts among them (Pass::exchange): passes of one meet those
-  // of all others, number by number. Null: it has them all. Must outlive the round. On a GPU, where passes under way
-  // wait for those that others have yet to enqueue, memory is taken when the round is made: what frees some later could
-  // wait for them, too. (The token counts of penalties are taken slot by slot, and kept.)
+  // For replicas that divide the target's experts (Pass::exchange): a pass meets the pass of the same number of all
+  // others. Null: the round has all experts. Must outlive the round. On a GPU passes under way wait for passes that
+  // others have yet to enqueue, and freeing memory could wait for them, too. So memory is allocated when the round is
+  // made. (Token counts of penalties are allocated slot by slot, and kept.)
   comm::RowExchange* exchange = nullptr;
 };
 
 class Round final : public StepExecutor {
  public:
-  // proposer may be null: plain decoding. References must outlive the round. progress: fraction of the graphs recorded.
-  // On a dry device the round only measures the memory that it needs.
+  // proposer: null for plain decoding. References must outlive the round. progress: fraction of the graphs recorded. On
+  // a dry device the round only measures memory.
   static Result<std::unique_ptr<Round>> create(Device& device, const model::Network& target, const model::KvMemory& kv,
                                                std::unique_ptr<Proposer> proposer, const RoundConfig& config,
                                                const std::function<void(double)>& progress = {});
@@ -68,52 +69,52 @@ class Round final : public StepExecutor {
   int32_t under_way() const override { return static_cast<int32_t>(flights_.size()); }
   void discard(std::shared_ptr<MaskSource> source) override;
   const PhaseTimes& times() const override { return times_; }
-  // The memory that steps work in, and the most that one has taken of it so far.
+  // Working memory of steps, and the most that a step has used so far.
   const Arena& scratch() const { return *scratch_; }
   int64_t experts_touched() const override { return experts_touched_; }
 
  private:
   static constexpr int32_t kMostSharedTokens = 24'000;  // 96 KB
 
-  // One function for each command.
+  // Performs one command each.
   struct Perform;
-  // Host memory of one step: what is uploaded for it, and where its results land.
+  // Host memory of one step: its upload, and the place for its results.
   struct Flight;
-  // How a step is laid out: host bounds, and the chunks of its logits.
+  // A step's layout: host bounds, and the chunks of its logits.
   struct Layout;
-  // What only the host knows of a slot.
+  // The host's part of a slot's state.
   struct Slot {
     bool wants_logprobs = false;
     bool running = false;
   };
-  // Recorded passes of the target.
+  // Kinds of recorded target passes.
   enum class VerifyKind {
-    kPlain,   // a row a slot
-    kShared,  // rows that are shared out among the slots
-    kBlocks,  // a whole block a slot, where they are too many to be shared out
+    kPlain,   // one row for each slot
+    kShared,  // rows are shared out among the slots
+    kBlocks,  // a whole block for each slot, where the rows are too many to be shared out
   };
   struct VerifyKey {
     VerifyKind kind = VerifyKind::kPlain;
     int32_t slots = 0;
-    int32_t rows = 0;  // kShared alone
+    int32_t rows = 0;  // for kShared alone
     auto operator<=>(const VerifyKey&) const = default;
   };
-  using DraftKey = std::pair<int32_t, int32_t>;  // slots, drafted tokens a slot
-  // Which recorded graphs a step replays.
+  using DraftKey = std::pair<int32_t, int32_t>;  // slots, drafted tokens for each
+  // Recorded graphs that serve a step.
   struct GraphPlan {
-    int32_t draft_slots = 0, draft_length = 0;  // 0: it does not draft
+    int32_t draft_slots = 0, draft_length = 0;  // 0: the step does not draft
     VerifyKey verify;
   };
 
   Round(Device& device, const model::Network& target, const model::KvMemory& kv, std::unique_ptr<Proposer> proposer,
         const RoundConfig& config);
   Status allocate();
-  // Scratch memory of the step that takes most.
+  // Scratch memory of the largest step.
   int64_t largest_scratch();
   std::vector<GraphPlan> graph_plans() const;
   void record_graphs(const std::function<void(double)>& progress);
 
-  // Tokens that a pass of the drafter drafts a block when somebody wants `most`.
+  // Tokens that the drafter's pass drafts for each block when a request wants `most`.
   int32_t draft_length(int32_t most) const;
   Layout lay_out(std::span<const RoundSegment> segments, const VerifyBudget& budget, ops::StepSegment* out) const;
   Layout lay_out_recorded(std::span<const RoundSegment> segments, const GraphPlan& plan, ops::StepSegment* out) const;
@@ -140,7 +141,7 @@ class Round final : public StepExecutor {
   void count_times(Flight& flight);
   StepResults take_results();
 
-  // The work of a step, on the stream: draft(), then verify(), which does the rest.
+  // Puts a step's work on the stream: draft(), then verify(), which does the rest.
   ops::Step step_of(const Layout& layout) const;
   void draft(const Layout& layout);
   void verify(const Layout& layout);
@@ -159,29 +160,30 @@ class Round final : public StepExecutor {
   const ops::Visibility visibility_;
   std::unique_ptr<ops::SamplerState> sampler_;
   std::vector<Slot> slots_;
-  std::vector<ops::PageTableEdit> edits_;  // since the last step
+  std::vector<ops::PageTableEdit> edits_;  // edits since the last step
 
-  // Device memory, at fixed addresses, because recorded graphs hold them.
+  // Device memory at fixed addresses, because recorded graphs hold them.
   struct Memory;
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Arena> scratch_;
-  std::unique_ptr<MaskThreads> mask_threads_;  // from the first request with a grammar on
+  std::unique_ptr<MaskThreads> mask_threads_;  // null before the first request with a grammar
   std::map<DraftKey, std::unique_ptr<StepGraph>> draft_graphs_;
   std::map<VerifyKey, std::unique_ptr<StepGraph>> verify_graphs_;
-  // Passes without rows on a GPU, of which two may be under way.
+  // A pass without rows on a GPU; two may be under way.
   struct IdlePass;
-  std::vector<std::unique_ptr<IdlePass>> idle_passes_;  // taken in turn
-  std::unique_ptr<StepGraph> idle_graph_;               // null: they are not recorded
-  size_t idle_count_ = 0;                               // enqueued
+  std::vector<std::unique_ptr<IdlePass>> idle_passes_;  // used in turn
+  std::unique_ptr<StepGraph> idle_graph_;               // null: idle passes are not recorded
+  size_t idle_count_ = 0;                               // idle passes enqueued so far
 
-  Flight* enqueued_ = nullptr;  // the step that is being enqueued, unless it is a recorded one
+  Flight* enqueued_ = nullptr;  // the step that is being enqueued; null while a graph is recorded
   std::vector<std::unique_ptr<Flight>> free_;
   std::deque<std::unique_ptr<Flight>> flights_;
   std::unique_ptr<Fence> last_end_;
   bool last_end_set_ = false;
   PhaseTimes times_;
   int64_t experts_touched_ = 0;
-  uint64_t masked_steps_ = 0, filled_steps_ = 0;  // enqueued with masks; of them, how many have got theirs
+  // steps that were enqueued with masks, and those whose masks are filled
+  uint64_t masked_steps_ = 0, filled_steps_ = 0;
 };
 
 }  // namespace volley::decode

@@ -1,4 +1,4 @@
-// Steps that are recorded once and replayed: which there are, how they are laid out, and which one serves a step.
+// Chooses the steps that are recorded once and replayed, lays them out, and finds the one that serves a step.
 #include <algorithm>
 #include <set>
 
@@ -7,30 +7,28 @@
 namespace volley::decode {
 namespace {
 
-// Slots of recorded steps: a step of fewer runs in the next larger one. Few slots may be twice as many, as such a step
-// reads the weights for most of its time; many lie closer.
+// A step runs in the recorded one with the next larger number of slots. A step of few slots mostly reads weights, so
+// sizes may double there; many slots need closer sizes.
 constexpr int32_t kSlotBuckets[] = {1,   2,   4,   8,   16,  24,  32,   48,   64,   96,
                                     128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072};
 
-// The same for steps that deal out rows: there are many sizes of them, and a slot too many costs little.
+// The same for steps that share out rows. They come in many sizes of rows, and an unused slot costs little.
 constexpr int32_t kSharingSlots[] = {1, 8, 128, 512};
 
-// Rows of recorded steps that share out a verify budget: multiples of what the products' tiles are made of, an eighth
-// or so apart.
+// Rows of recorded steps that share out a verify budget: multiples of the products' tiles, about an eighth apart.
 constexpr int32_t kRowBuckets[] = {4,   8,   16,  24,  32,  48,  64,  80,  96,  112, 128, 144, 160,
                                    192, 224, 256, 288, 320, 384, 448, 512, 576, 640, 768, 896, 1024};
 
 }  // namespace
 
-// What a recorded step looks like, with the first segments in use. Its sizes are those of the graphs, and the same for
-// everything that they replay.
+// Lays out a recorded step whose first segments are in use. The graphs fix its sizes for every step that replays it.
 Round::Layout Round::lay_out_recorded(std::span<const RoundSegment> segments, const GraphPlan& plan,
                                       ops::StepSegment* out) const {
   Layout layout;
   const VerifyKey& verify = plan.verify;
   const int32_t draft = plan.draft_length, blocks = draft > 0 ? plan.draft_slots : 0;
   const bool shares = verify.kind == VerifyKind::kShared;
-  const int32_t each = verify.kind == VerifyKind::kBlocks ? block_size() : 1;  // rows, unless they are shared out
+  const int32_t each = verify.kind == VerifyKind::kBlocks ? block_size() : 1;  // rows of each slot, unless shared out
   layout.n = layout.decoding = shares ? std::min(verify.slots, verify.rows) : verify.slots;
   layout.blocks = blocks;
   layout.draft_length = draft;
@@ -49,7 +47,7 @@ Round::Layout Round::lay_out_recorded(std::span<const RoundSegment> segments, co
       VOLLEY_CHECK(slots_[segments[i].slot].running);
       add_block(segments[i], layout, s);
     } else if (shares) {
-      s.known = 0;  // no rows at all
+      s.known = 0;  // the scrap slot has no rows
     }
     s.rows_reserved = each;
     s.choices_reserved = each;
@@ -62,7 +60,7 @@ Round::Layout Round::lay_out_recorded(std::span<const RoundSegment> segments, co
   return layout;
 }
 
-// A step that only decodes runs as the smallest recorded one that holds it.
+// Finds the smallest recorded step that holds a step which only decodes.
 std::optional<Round::GraphPlan> Round::graphs_for(std::span<const RoundSegment> segments,
                                                   const VerifyBudget& budget) const {
   int32_t most_draft = 0, all_rows = 0;
@@ -72,7 +70,7 @@ std::optional<Round::GraphPlan> Round::graphs_for(std::span<const RoundSegment> 
     all_rows += 1 + segment.draft;
   }
   const auto n = static_cast<int32_t>(segments.size());
-  // In the order of kinds, slots and rows.
+  // Keys are ordered by kind, slots and rows.
   const auto first = [&](VerifyKind kind, int32_t rows) -> std::optional<VerifyKey> {
     for (auto it = verify_graphs_.lower_bound({kind, n, 0}); it != verify_graphs_.end(); ++it) {
       if (it->first.kind != kind) break;
@@ -118,7 +116,7 @@ std::vector<Round::GraphPlan> Round::graph_plans() const {
       plans.push_back({0, 0, {VerifyKind::kBlocks, slots, 0}});
     }
   }
-  int32_t fewer = 0;  // slots of the size before
+  int32_t fewer = 0;  // slots of the next smaller size
   for (const int32_t slots : up_to_all(kSharingSlots)) {
     const int64_t most =
         std::min({int64_t{slots} * block_size(), int64_t{most_shared_rows()}, int64_t{config_.max_rows}});
@@ -143,7 +141,7 @@ void Round::record_graphs(const std::function<void(double)>& progress) {
     const Layout layout = lay_out_recorded({}, plan, segments.data());
     auto graph =
         plan.draft_length > 0 ? device_.record([&] { draft(layout); }) : device_.record([&] { verify(layout); });
-    if (graph == nullptr) return;  // this device has none
+    if (graph == nullptr) return;  // this device records no graphs
     if (plan.draft_length > 0) {
       draft_graphs_[{plan.draft_slots, plan.draft_length}] = std::move(graph);
     } else {

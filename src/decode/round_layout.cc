@@ -1,4 +1,4 @@
-// Where a step's rows, drafts and choices go: host arithmetic.
+// Lays out a step's rows, drafts and choices: host arithmetic.
 #include <algorithm>
 
 #include "decode/round_parts.h"
@@ -11,7 +11,7 @@ int32_t Round::draft_length(int32_t most) const {
   return length != config_.draft_lengths.end() ? *length : block_size() - 1;
 }
 
-// What a segment that decodes says of itself, whatever its place in the step.
+// Fills in a decoding segment, but for its place in the step.
 void Round::add_block(const RoundSegment& segment, Layout& layout, ops::StepSegment& s) const {
   s.slot = segment.slot;
   s.draft = s.drafts_reserved = segment.draft;
@@ -67,7 +67,7 @@ Round::Layout Round::lay_out(std::span<const RoundSegment> segments, const Verif
     layout.drafts += s.draft;
     layout.max_segment_rows = std::max(layout.max_segment_rows, s.rows_reserved);
     if (shares && continues) {
-      // The device says which rows and choices are whose.
+      // The device assigns these rows and choices to requests.
       layout.rows = layout.choices = layout.shared_rows = budget.rows;
       continue;
     }
@@ -85,7 +85,7 @@ Round::Layout Round::lay_out(std::span<const RoundSegment> segments, const Verif
   return layout;
 }
 
-// The decoding segments' choices are a chunk of logits of their own.
+// The decoding segments' choices have a chunk of logits of their own.
 void Round::put_shared_chunk_first(Layout& layout) const {
   VOLLEY_CHECK(layout.shared_rows >= layout.decoding && layout.shared_rows <= most_shared_rows());
   for (LogitChunk& chunk : layout.choice_chunks) {

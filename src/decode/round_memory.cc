@@ -1,5 +1,4 @@
-// What a step takes of scratch memory: found by going through the largest ones on a dry stream, with the code that runs
-// them.
+// Finds a step's scratch memory by running the code of the largest steps on a dry stream.
 #include <algorithm>
 
 #include "decode/round_parts.h"
@@ -8,10 +7,10 @@
 namespace volley::decode {
 namespace {
 
-// Some decoding segments, then perhaps a chunk of a prompt.
+// Decoding segments, and perhaps a prompt's chunk beside them.
 struct LargeStep {
-  std::vector<int32_t> drafts;          // of each decoding segment
-  int32_t known = 0;                    // rows of the chunk; 0: none
+  std::vector<int32_t> drafts;          // per decoding segment
+  int32_t known = 0;                    // rows of the prompt's chunk; 0: none
   int32_t shared = VerifyBudget::kAll;  // rows that the decoding segments share
 };
 
@@ -21,7 +20,7 @@ int32_t rows_of(const std::vector<int32_t>& drafts) {
   return rows;
 }
 
-// `rows` dealt out to so many blocks.
+// Distributes `rows` over this many blocks.
 std::vector<int32_t> blocks_of(int32_t segments, int32_t rows, int32_t block_size) {
   std::vector<int32_t> drafts(segments);
   int32_t left = rows - segments;
@@ -32,12 +31,12 @@ std::vector<int32_t> blocks_of(int32_t segments, int32_t rows, int32_t block_siz
   return drafts;
 }
 
-// Segments beyond these take no more memory by their number alone (gated_delta_test.cc).
+// More segments than these take no more memory by their number alone (gated_delta_test.cc).
 constexpr int32_t kFewSegments = 8;
 
-// Everything that is taken grows with a pass's rows, segments and choices and with the longest segment. The more
-// segments there are, the shorter is the longest, and something may grow with both: so there are steps of few segments,
-// too. REQUIRES: rows for all slots.
+// Memory grows with a pass's rows, segments and choices and with the longest segment. More segments make the longest
+// one shorter, and some memory may grow with both. So steps of few segments are tried, too. REQUIRES: rows for all
+// slots.
 std::vector<LargeStep> largest_steps(const RoundConfig& config, int32_t block_size, int32_t most_shared) {
   const int32_t slots = config.slots, rows = config.max_rows;
   std::vector<LargeStep> steps;
@@ -71,7 +70,7 @@ int64_t Round::largest_scratch() {
   const DryRun dry(stream_);
   const std::vector<Slot> slots = slots_;
   for (Slot& slot : slots_) slot.running = true;
-  Buffer& scores = memory_->scores;  // a prompt's logprobs are asked for in addresses that are counted from here
+  Buffer& scores = memory_->scores;  // a prompt's logprobs use addresses counted from here
   scores = Buffer(no_memory(), static_cast<size_t>(memory_->scores_bytes(config_.max_rows)), [](void*, size_t) {});
 
   std::vector<ops::StepSegment> placed(config_.slots);
@@ -92,7 +91,7 @@ int64_t Round::largest_scratch() {
       chunk.chooses = true;
     }
     Layout layout = lay_out(segments, {.rows = step.shared}, placed.data());
-    // Other blocks may fill a chunk of logits where these leave some of it.
+    // Other blocks may fill the rest of a chunk of logits.
     layout.choice_chunks = {{0, layout.n, 0, std::min(layout.choices, config_.logit_rows)}};
     verify(layout);
   }
@@ -106,7 +105,7 @@ int64_t Round::largest_scratch() {
   return static_cast<int64_t>(scratch_->peak());
 }
 
-// What steps with prompt logprobs take at most, and what passes without rows do.
+// Allocates the most that steps with prompt logprobs and passes without rows need.
 Status Round::take_all_memory() {
   for (const auto& flight : free_) VOLLEY_RETURN_IF_ERROR(reserve_scores(config_.max_rows, *flight));
   for (int i = 0; i < 2; ++i) {

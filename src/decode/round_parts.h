@@ -1,6 +1,6 @@
-// What the files of the round share: round.cc (slots, steps in and out), round_layout.cc (where a step's rows go),
-// round_graphs.cc (recorded steps), round_phases.cc (the work on the stream), round_memory.cc (what it takes). Private
-// to this folder.
+// Shared by the round's files: round.cc (slots, steps in and out), round_layout.cc (where a step's rows go),
+// round_graphs.cc (recorded steps), round_phases.cc (the work on the stream), round_memory.cc (memory it needs).
+// Private to this folder.
 #pragma once
 
 #include "base/math.h"
@@ -10,52 +10,51 @@ namespace volley::decode {
 
 struct Round::Layout {
   int32_t n = 0;                             // segments of the target's pass
-  int32_t decoding = 0;                      // of them, the first that many
-  int32_t segments = 0;                      // more than n where the drafter's pass has room for more
-  int32_t blocks = 0;                        // of the drafter's pass
-  int32_t draft_length = 0;                  // tokens that it drafts for each of them
-  int32_t shared_rows = VerifyBudget::kAll;  // of the target's pass, for the decoding segments
-  int32_t rows = 0;                          // of the target's pass
+  int32_t decoding = 0;                      // the first segments of these, which decode
+  int32_t segments = 0;                      // at least n: a recorded drafter's pass may have room for more
+  int32_t blocks = 0;                        // blocks in the drafter's pass
+  int32_t draft_length = 0;                  // tokens that the drafter's pass drafts for each block
+  int32_t shared_rows = VerifyBudget::kAll;  // rows of the target's pass for the decoding segments
+  int32_t rows = 0;                          // rows of the target's pass
   int32_t max_segment_rows = 0;
-  int32_t drafts = 0;   // drafted tokens in all
-  int32_t choices = 0;  // in all
+  int32_t drafts = 0;   // drafted tokens of all blocks
+  int32_t choices = 0;  // choices of all segments
   std::vector<LogitChunk> draft_chunks, choice_chunks;
-  int32_t mask_rows = 0;  // grammar masks in all
+  int32_t mask_rows = 0;  // rows of grammar masks
   struct Scored {
-    int32_t row = 0;  // of the target's pass
+    int32_t row = 0;  // first row in the target's pass
     TokenId token = 0;
   };
-  std::vector<Scored> scored;  // segment by segment
-  bool logprobs = false;       // some slot asked
+  std::vector<Scored> scored;  // one entry for each scored segment
+  bool logprobs = false;       // a slot asked for them
 };
 
-// Everything on the device that is not scratch. A step's own part is reused by the next one: the stream keeps them in
-// order.
+// All device memory but scratch. Consecutive steps reuse a step's own part, because the stream keeps them in order.
 struct Round::Memory {
-  Buffer slots;        // [slots + 1] SlotRow; the last one is the scrap slot
+  Buffer slots;        // [slots + 1] SlotRow; the last row is the scrap slot
   Buffer page_tables;  // [groups, slots + 1, width] int32
-  Buffer step;  // what a step brings: survival table, ticket of masks, segments, edits of the page table, known tokens
+  Buffer step;  // a step's upload: survival table, ticket of masks, segments, edits of the page table, known tokens
   Buffer drafts, choices, finite;
-  Buffer confidence;  // [drafts]: the drafter's
-  Buffer results;     // of each segment: StepOutcome, committed tokens, confidence of its drafted ones; experts touched
+  Buffer confidence;  // [drafts], the drafter's
+  Buffer results;     // StepOutcome of each segment, committed tokens, confidence of its drafted ones; experts touched
   Buffer committed;   // slots and counts, for the sampler
   Buffer logprobs;    // [max_rows] RowLogprobs
-  Buffer masks, host_masks, masks_filled, host_drafts;  // for grammars: see ops::StepMasks
-  Buffer scores;                                        // for prompt logprobs, likewise: see upload_scores()
-  int64_t score_rows = 0;                               // that fit
-  int32_t mask_words = 0;                               // of a mask
+  Buffer masks, host_masks, masks_filled, host_drafts;  // for grammars, see ops::StepMasks
+  Buffer scores;                                        // for prompt logprobs, see upload_scores()
+  int64_t score_rows = 0;                               // rows that fit into `scores`
+  int32_t mask_words = 0;                               // words of a mask
   TensorView tables;                                    // page_tables as [groups * table_rows, width]
-  int64_t table_rows = 0;                               // of a group
+  int64_t table_rows = 0;                               // rows of a group's table
   PageTables target_tables, draft_tables;
-  int64_t segments_bytes = 0, edits_bytes = 0, tokens_bytes = 0;  // of the parts of `step`
+  int64_t segments_bytes = 0, edits_bytes = 0, tokens_bytes = 0;  // sizes of the parts of `step`
   int32_t max_segments = 0;
   int64_t max_edits = 0;
-  int32_t stride = 0;  // tokens that a segment can commit
+  int32_t stride = 0;  // most tokens that a segment can commit
 
   // The page table of a group: [slots + 1, width].
   TensorView table(size_t group) const { return tables.rows(static_cast<int64_t>(group) * table_rows, table_rows); }
 
-  // A step's parts, from the beginning of `step` or of its copy on the host.
+  // Offsets of a step's parts in `step` and in its copy on the host.
   static constexpr int64_t kPartAlignment = 64;
   static constexpr int64_t kTicketBegin = round_up(sizeof(ops::SurvivalTable), kPartAlignment);
   static constexpr int64_t kSegmentsBegin = kTicketBegin + round_up(sizeof(ops::MaskTicket), kPartAlignment);
@@ -74,7 +73,7 @@ struct Round::Memory {
   ops::StepOutcome* outcome_array() const { return static_cast<ops::StepOutcome*>(results.data()); }
   TokenId* result_tokens() const { return reinterpret_cast<TokenId*>(outcome_array() + max_segments); }
   float* result_confidence() const { return reinterpret_cast<float*>(result_tokens() + max_segments * stride); }
-  // Experts touched since the round was made: the last part of the results.
+  // The results end with the number of experts touched since the round was made.
   int64_t experts_begin() const {
     return round_up(max_segments * (static_cast<int64_t>(sizeof(ops::StepOutcome)) + stride * int64_t{sizeof(TokenId)} +
                                     (stride - 1) * int64_t{sizeof(float)}),
@@ -83,7 +82,7 @@ struct Round::Memory {
   int64_t* experts_touched() const {
     return reinterpret_cast<int64_t*>(static_cast<std::byte*>(results.data()) + experts_begin());
   }
-  // The rows of a step that are scored, then a choice for each chunk of their logits, then a mask for each.
+  // Offsets in `scores`: the step's scored rows, then a choice for each chunk of logits, then a mask for each row.
   int64_t score_choices_begin(int64_t rows) const { return round_up(rows * 4, kPartAlignment); }
   int64_t score_masks_begin(int64_t rows) const {
     return score_choices_begin(rows) + round_up(rows * int64_t{sizeof(ops::ChoiceSegment)}, kPartAlignment);
@@ -93,23 +92,23 @@ struct Round::Memory {
 };
 
 struct Round::Flight {
-  Buffer step;      // pinned, like Memory::step
-  Buffer results;   // pinned, like Memory::results
-  Buffer logprobs;  // pinned, like Memory::logprobs: of the choices, then of what is scored
-  Buffer scores;    // pinned, like Memory::scores
+  Buffer step;      // pinned copy of Memory::step
+  Buffer results;   // pinned copy of Memory::results
+  Buffer logprobs;  // pinned copy of Memory::logprobs: those of choices, then those of scored rows
+  Buffer scores;    // pinned copy of Memory::scores
   std::unique_ptr<Fence> begin, drafted, forwarded, chosen, end, arrived, drafts_here;
-  std::vector<ops::StepSegment> segments;          // of those that were asked for, before rows were shared out
-  std::vector<std::shared_ptr<MaskSource>> masks;  // of each; null: none. On rank 0 alone
-  int32_t mask_rows = 0;                           // to be filled
+  std::vector<ops::StepSegment> segments;          // as requested, before rows were shared out
+  std::vector<std::shared_ptr<MaskSource>> masks;  // one for each segment, null without masks; on rank 0 alone
+  int32_t mask_rows = 0;                           // rows to fill
   std::vector<bool> wants_logprobs;
-  std::vector<int32_t> scored;  // rows of each
+  std::vector<int32_t> scored;  // scored rows of each segment
   int32_t choices = 0;          // rows of logprobs before the scored ones
   bool logprobs_copied = false;
-  bool followed = false;  // its step was enqueued while another was under way
+  bool followed = false;  // another step was under way when this one was enqueued
 };
 
 struct Round::IdlePass {
-  Buffer touched;  // pinned: Memory::experts_touched() when it has ended
+  Buffer touched;  // pinned: Memory::experts_touched() once the pass has ended
   std::unique_ptr<Fence> end;
 };
 

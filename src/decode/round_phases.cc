@@ -1,5 +1,5 @@
-// The work of a step on the stream. Whatever is read here is device memory at fixed addresses or a host bound of the
-// layout, so that it can be recorded once and replayed.
+// Puts a step's work on the stream. The code reads only device memory at fixed addresses and host bounds of the layout,
+// so that the work can be recorded once and replayed.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace volley::decode {
 namespace {
 
-constexpr uint32_t kRoutingSeed = 1;  // of simulated routing
+constexpr uint32_t kRoutingSeed = 1;  // seed of simulated routing
 
 template <typename T>
 T* array_of(const Buffer& buffer) {
@@ -46,9 +46,9 @@ void Round::draft(const Layout& layout) {
   proposer_->draft(stream_, pass, *sampler_, *scratch_);
 }
 
-// Which drafted tokens are verified.
+// Chooses the drafted tokens to verify.
 void Round::share(const Layout& layout) {
-  // A recorded pass over whole blocks is recorded apart from the draft that it follows.
+  // The recorded pass over whole blocks is separate from the draft before it.
   const bool blocks = layout.drafts > 0 || layout.max_segment_rows == block_size();
   if (block_size() == 1 || (!blocks && layout.shared_rows == VerifyBudget::kAll)) return;
   ops::SharePlan plan;
@@ -61,7 +61,7 @@ void Round::share(const Layout& layout) {
   ops::share_verify_rows(stream_, step_of(layout), memory_->segment_array(), plan);
 }
 
-// From the drafted tokens to the results of the step.
+// Runs everything from the drafted tokens to the results of the step.
 void Round::verify(const Layout& layout) {
   ArenaScope scope(*scratch_);
   share(layout);
@@ -109,7 +109,7 @@ void Round::take_part() {
     device_.download(&experts_touched_, memory_->experts_touched(), sizeof(experts_touched_));
     return;
   }
-  // The last but one has ended; what it came to means something only if nobody was gone.
+  // The last but one pass has ended. Its counts are valid only if no replica was gone.
   IdlePass& pass = *idle_passes_[idle_count_++ % idle_passes_.size()];
   pass.end->wait();
   config_.exchange->check();
@@ -139,14 +139,14 @@ void Round::pass_without_rows() {
   target_.take_part(pass);
 }
 
-// The device waits for the masks of no step up to this one.
+// Tells the device to wait for no masks of steps up to this one.
 void Round::let_masks_pass(uint64_t step) {
-  if (memory_->masks_filled.data() == nullptr) return;  // it was not made
+  if (memory_->masks_filled.data() == nullptr) return;  // no step has masks
   std::atomic_ref(*array_of<uint64_t>(memory_->masks_filled)).store(step, std::memory_order_release);
 }
 
-// Grammar masks depend on the drafted tokens. They come to the host while the target runs, which the masks are not
-// needed for; a request's masks are a thread's work. The step does not wait for them without end.
+// Grammar masks depend on the drafted tokens, which are copied to the host while the target runs. A thread fills each
+// request's masks. The step's wait is bounded.
 void Round::fill_masks(Flight& flight) {
   if (flight.mask_rows == 0) return;
   const int32_t rows = std::exchange(flight.mask_rows, 0);
@@ -158,7 +158,7 @@ void Round::fill_masks(Flight& flight) {
     throw;
   }
   let_masks_pass(filled_steps_);
-  // A request that has ended meanwhile left its grammar here, which takes a while to free.
+  // The request may have ended meanwhile, and freeing its grammar takes a while.
   for (std::shared_ptr<MaskSource>& source : flight.masks) {
     if (source.use_count() == 1) discard(std::move(source));
   }
@@ -191,7 +191,7 @@ void Round::ask_for_masks(const Flight& flight, std::span<uint32_t> words) {
   if (config_.masks != nullptr) config_.masks->publish(words);
 }
 
-// The target's choice after the last known row and after each drafted one.
+// Makes the target's choices after the last known row and after each drafted one.
 void Round::choose(const Layout& layout, const PassMemory& pass, TensorView x) {
   for (const LogitChunk& chunk : layout.choice_chunks) {
     ArenaScope scope(*scratch_);
@@ -211,7 +211,7 @@ void Round::choose(const Layout& layout, const PassMemory& pass, TensorView x) {
   }
 }
 
-// Logprobs of a prompt's tokens, behind those of the choices.
+// Computes logprobs of a prompt's tokens, behind those of the choices.
 void Round::score(const Layout& layout, TensorView x) {
   const auto rows = static_cast<int32_t>(layout.scored.size());
   auto* base = array_of<std::byte>(memory_->scores);
@@ -244,9 +244,9 @@ void Round::accept(const Layout& layout) {
   sampler_->append_committed(stream_, {out.slots, out.counts, out.tokens, layout.n, out.stride});
 }
 
-// Features of the rows that are now part of their sequences: all known ones, and the drafted ones that were kept (the
-// bonus token has no row yet). A device whose outcomes only the device knows takes all rows: what a rejected row leaves
-// in the drafter's layers lies past the sequence's end, where the next block overwrites it before anything sees it.
+// Gives the drafter the features of rows that are now part of their sequences: all known rows, and the accepted ones
+// (the bonus token has no row yet). Where only the device knows the outcomes, it gets all rows: a rejected row's K and
+// V lie past the sequence's end, where the next block overwrites them before any row sees them.
 void Round::commit(const Layout& layout, const PassMemory& pass, TensorView features) {
   ArenaScope scope(*scratch_);
   ops::Rows kept_rows = pass.rows;
@@ -254,7 +254,7 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
   if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, kept_rows, features, *scratch_);
   std::vector<int32_t> index;
   std::vector<ops::RowSegment> segments;
-  if (stream_.dry()) {  // as if there were a row fewer than all
+  if (stream_.dry()) {  // gathering all rows takes the most memory
     index.resize(layout.rows);
     segments.push_back({0, layout.rows, 0});
   }

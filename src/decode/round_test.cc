@@ -1,5 +1,5 @@
-// The round by itself: whatever is drafted, and however rows fall into steps, chunks of logits and slots, what is
-// committed are the tokens of a pass over the whole sequence.
+// Tests the round by itself. For any drafts, and any split of rows into steps, chunks of logits and slots, the
+// committed tokens equal those of a pass over the whole sequence.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -16,7 +16,7 @@ std::vector<TokenId> some_prompt(int32_t n, int32_t first) {
   return prompt;
 }
 
-// Requests that differ in all that matters; the answers of all, which take a while, are made once.
+// The requests differ in every parameter. Their answers take a while, so they are computed once.
 const std::vector<TinyRequest>& requests() {
   static const std::vector<TinyRequest> list = {{some_prompt(21, 5), 101, 1.0f},  {some_prompt(1, 40), 102, 0.0f},
                                                 {some_prompt(33, 9), 103, 0.7f},  {some_prompt(16, 2), 104, 1.3f},
@@ -36,7 +36,7 @@ void know_answers(TinyWorld& world) {
   for (size_t i = 0; i < requests().size(); ++i) world.proposer->answers[requests()[i].seed] = answer(i);
 }
 
-// Starts request i in a slot and computes its prompt in one piece; the tokens so far.
+// Starts request i in a slot, computes its prompt in one piece, and returns the tokens so far.
 std::vector<TokenId> prefill(TinyWorld& world, int32_t slot, size_t i) {
   world.start(slot, requests()[i]);
   return world.step({known(slot, requests()[i].prompt)})[0].tokens;
@@ -47,7 +47,7 @@ void append(std::vector<TokenId>& to, const RoundResult& result) {
   to.insert(to.end(), result.tokens.begin(), result.tokens.end());
 }
 
-// So far they are the answer to request i.
+// Checks that these tokens begin the answer to request i.
 void expect_begins(const std::vector<TokenId>& tokens, size_t i) {
   ASSERT_LE(tokens.size(), answer(i).size());
   EXPECT_EQ(tokens, std::vector<TokenId>(answer(i).begin(), answer(i).begin() + std::ssize(tokens))) << "request " << i;
@@ -59,12 +59,12 @@ bool never(uint64_t, int32_t) {
 bool always(uint64_t, int32_t) {
   return true;
 }
-// One place in four, others for each request.
+// Picks one place in four, different ones for each request.
 bool sometimes(uint64_t seed, int32_t place) {
   return (seed * 7 + static_cast<uint64_t>(place) * 11) % 4 == 0;
 }
 
-// Protects: that drafts decide nothing but how many tokens a step commits, whether all are right, none, or some.
+// Protects: drafts decide only how many tokens a step commits, whether all are right, none, or some.
 TEST(Round, DraftsChangeStepsAndNoTokens) {
   for (const auto& [wrong, least, most] : {std::tuple{&never, 6.5, 8.0}, {&always, 1.0, 1.0}, {&sometimes, 1.5, 4.5}}) {
     TinyWorld world({.block_size = 8});
@@ -96,8 +96,7 @@ TEST(Round, DraftsChangeStepsAndNoTokens) {
   }
 }
 
-// Protects: that a prompt may come in pieces of any length, beside requests that decode, and that page and chunk
-// borders fall anywhere.
+// Protects: a prompt may come in pieces of any length, beside decoding requests, with page and chunk borders anywhere.
 TEST(Round, PromptsComeInPieces) {
   for (const int32_t piece : {1, 5, 16, 17}) {
     TinyWorld world({.block_size = 4, .page_size = 16, .threads = 2});
@@ -119,8 +118,8 @@ TEST(Round, PromptsComeInPieces) {
   }
 }
 
-// Protects: that a drafter is asked for one of the lengths that were agreed on, the least that is enough for everybody,
-// and each request still gets the number that it wanted; and that logits come in chunks that hold whole blocks.
+// Protects: a step asks the drafter for the least agreed length that suffices for all its requests, each request gets
+// the number that it wanted, and chunks of logits hold whole blocks.
 TEST(Round, DraftsComeInAgreedLengthsAndLogitsInChunks) {
   TinyWorld world({.block_size = 8, .logit_rows = 8, .draft_lengths = {2, 5, 7}});
   know_answers(world);
@@ -152,7 +151,7 @@ TEST(Round, DraftsComeInAgreedLengthsAndLogitsInChunks) {
   for (size_t i = 0; i < 3; ++i) expect_begins(tokens[i], i);
 }
 
-// Protects: that a verify budget is kept to the row, goes to the tokens that most likely survive, and changes no token.
+// Protects: a verify budget is kept to the row, goes to the tokens most likely to survive, and changes no token.
 TEST(Round, ABudgetIsSharedByConfidence) {
   ops::SurvivalTable table;
   for (auto& position : table.log_odds) {
@@ -180,8 +179,8 @@ TEST(Round, ABudgetIsSharedByConfidence) {
   }
 }
 
-// Protects: that nothing of a request outlives its slot: not what lies in the pages past the new one's end, nor whether
-// it wanted logprobs, nor that it was done.
+// Protects: no state of a request outlives its slot: neither what its pages hold past the new sequence's end, nor its
+// wish for logprobs, nor that it was done.
 TEST(Round, ASlotThatIsUsedAgainKnowsNothingOfBefore) {
   TinyWorld world({.block_size = 8, .slots = 1});
   know_answers(world);
@@ -210,8 +209,8 @@ TEST(Round, ASlotThatIsUsedAgainKnowsNothingOfBefore) {
   }
 }
 
-// Protects: that the next step may be enqueued before anybody saw this one's results. The device goes on from what was
-// committed, and a slot that turns out to have ended does one wasted step and commits nothing.
+// Protects: the next step may be enqueued before the host sees this one's results. The device goes on from the
+// committed tokens. A slot that turns out to have ended runs one wasted step and commits nothing.
 TEST(Round, RunsAheadOfItsResults) {
   EXPECT_EQ(TinyWorld({}).round->depth(), 1);
   TinyWorld world({.block_size = 8, .depth = 2});
@@ -241,8 +240,7 @@ TEST(Round, RunsAheadOfItsResults) {
   EXPECT_EQ(tokens[1], answer(3));
 }
 
-// Protects: that an answer ends with its end id or at its limit, inside a block of right drafts as elsewhere, and that
-// the round says which it was.
+// Protects: an answer ends with its end id or at its limit, also inside an accepted block, and the round says which.
 TEST(Round, EndsAtAnEndIdOrALimit) {
   for (int32_t at = 1; at < 12; ++at) {
     const TokenId end = answer(0)[at];
@@ -274,8 +272,8 @@ TEST(Round, EndsAtAnEndIdOrALimit) {
   }
 }
 
-// Protects: that a request whose logits are no numbers is known by that and harms nobody: not its neighbour in the
-// step, nor who gets its slot and its pages.
+// Protects: a request whose logits are no numbers is reported as such, and harms neither its neighbour in the step nor
+// the next user of its slot and pages.
 TEST(Round, LogitsThatAreNoNumbersStayWithTheirRequest) {
   TinyWorld world({.block_size = 8, .poisoned = true});
   know_answers(world);
@@ -300,7 +298,7 @@ TEST(Round, LogitsThatAreNoNumbersStayWithTheirRequest) {
   expect_begins(after, 4);
 }
 
-// Protects: that a request which lost its slot goes on in another one, from its tokens alone.
+// Protects: a request that lost its slot goes on in another one, from its tokens alone.
 TEST(Round, AResumedRequestGoesOn) {
   TinyWorld world({.block_size = 8});
   know_answers(world);
@@ -318,8 +316,8 @@ TEST(Round, AResumedRequestGoesOn) {
   EXPECT_EQ(tokens, answer(0));
 }
 
-// Protects: that a prompt's logprobs are those of the tokens that follow each row, beside requests that decode and
-// however the prompt is cut.
+// Protects: a prompt's logprobs are those of the tokens that follow each row, beside requests that decode and for any
+// split of the prompt.
 TEST(Round, ScoresAPromptHoweverItIsCut) {
   const std::vector<TokenId>& prompt = requests()[2].prompt;
   std::vector<PositionLogprobs> whole;
@@ -351,7 +349,7 @@ TEST(Round, ScoresAPromptHoweverItIsCut) {
   }
 }
 
-// Protects: that mistakes of whoever plans steps are caught where they are made.
+// Protects: a caller's mistake in planning steps is caught at once.
 TEST(RoundDeath, RefusesWhatMakesNoSense) {
   TinyWorld world({.block_size = 4, .slots = 2});
   know_answers(world);
@@ -366,8 +364,8 @@ TEST(RoundDeath, RefusesWhatMakesNoSense) {
   EXPECT_DEATH(plain.step({decoding(0, 1)}), "proposer_");
 }
 
-// Protects: the state behind n tokens is a function of the tokens, bit for bit, however they fell into steps, whatever
-// was drafted and thrown away, and across snapshots, which a slot may be given while the saved one goes on elsewhere.
+// Protects: the state behind n tokens is a function of the tokens, bit for bit. It depends neither on the split into
+// steps, nor on rejected drafts, nor on snapshots, which another slot may load while the saved one goes on.
 TEST(Round, AStateIsAFunctionOfItsTokens) {
   std::mt19937 random(9);
   const auto below = [&](int32_t bound) { return static_cast<int32_t>(random() % static_cast<uint32_t>(bound)); };
@@ -387,7 +385,7 @@ TEST(Round, AStateIsAFunctionOfItsTokens) {
     world.proposer->are_wrong = sometimes;
     int32_t slot = 0, computed = 0;
     world.start(slot, requests()[i]);
-    // As a prefix hit does: what was saved goes on in another slot, and this one is used for something else.
+    // Imitates a prefix hit: the snapshot goes on in another slot, and this slot serves another request.
     const auto move_on = [&](std::span<const TokenId> output) {
       if (below(3) > 0 || slot == 2) return;
       world.round->execute(CopyMemory{{kv::MemoryCopy::Kind::kSave, SlotId(slot), 0, {}, PageId(slot)}});

@@ -1,5 +1,5 @@
-// For the tests of the round: a tiny target whose answers can be recomputed in one pass, and a proposer that is right
-// or wrong where a test says so. On the CPU.
+// For tests of the round, on the CPU: a tiny target whose answers one pass can recompute, and a proposer that is right
+// or wrong as a test says.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,11 +17,11 @@
 namespace volley::decode {
 
 inline constexpr int32_t kVocab = 64;
-inline constexpr TokenId kPoison = kVocab - 1;  // its embedding is NaN, in a target that is made so
-inline constexpr int32_t kPositions = 96;       // of a sequence, at most
+inline constexpr TokenId kPoison = kVocab - 1;  // the embedding of this token is NaN in a poisoned target
+inline constexpr int32_t kPositions = 96;       // longest sequence
 
-// Random weights; the poisoned token's embedding row is NaN where it is asked for. States of recurrent layers fade
-// slowly, so that what is in them shows.
+// Random weights; the poisoned token's embedding row is NaN if asked for. States of recurrent layers fade slowly, so
+// that errors in them show.
 class TinyWeights final : public weights::Checkpoint {
  public:
   explicit TinyWeights(bool poisoned) : random_(weights::make_dummy_checkpoint(11)), poisoned_(poisoned) {}
@@ -74,7 +74,6 @@ inline model::Decoder tiny_decoder(int32_t window, bool recurrent) {
   return decoder;
 }
 
-// What a request is to the round.
 struct TinyRequest {
   std::vector<TokenId> prompt;
   uint64_t seed = 1;
@@ -84,8 +83,8 @@ struct TinyRequest {
   int32_t logprobs = -1;
 };
 
-// Right where `answers` has an answer for the slot's seed, but for the places that are_wrong(seed, place) names; its
-// confidence says which is which. Keeps what it was asked for.
+// Proposes the slot's answer in `answers`, found by the slot's seed, but for the places that are_wrong(seed, place)
+// names. Its confidence tells right from wrong. It records the passes that it was asked for.
 class ScriptedProposer final : public Proposer {
  public:
   struct Asked {
@@ -97,7 +96,7 @@ class ScriptedProposer final : public Proposer {
   std::map<uint64_t, std::vector<TokenId>> answers;
   std::function<bool(uint64_t seed, int32_t place)> are_wrong = [](uint64_t, int32_t) { return false; };
   std::vector<Asked> asked;
-  std::map<int32_t, std::vector<int32_t>> committed;  // of each slot: positions whose features came, in order
+  std::map<int32_t, std::vector<int32_t>> committed;  // by slot: positions whose features came, in order
 
   int32_t proposals() const override { return proposals_; }
   std::span<const int32_t> feature_layers() const override { return layers_; }
@@ -138,13 +137,12 @@ class ScriptedProposer final : public Proposer {
 struct TinyOptions {
   int32_t block_size = 1;  // 1: no proposer
   int32_t slots = 4, max_rows = 64, logit_rows = 64, page_size = 16, threads = 1, depth = 0;
-  int32_t window = 8;     // of the first layer
-  bool recurrent = true;  // there is a third layer, by the gated delta rule
+  int32_t window = 8;     // the first layer's window
+  bool recurrent = true;  // adds a third layer, with the gated delta rule
   bool poisoned = false;
   std::vector<int32_t> draft_lengths;
 };
 
-// A device, a target, pages and a round over them.
 class TinyWorld {
   template <typename T>
   static T must(Result<T> result) {
@@ -159,7 +157,7 @@ class TinyWorld {
 
  public:
   std::unique_ptr<Round> round;
-  ScriptedProposer* proposer = nullptr;  // null: none
+  ScriptedProposer* proposer = nullptr;  // null: no proposer
 
   explicit TinyWorld(const TinyOptions& options) : pages_a_slot_(kPositions / options.page_size) {
     device_ = must(make_cpu_device(options.threads));
@@ -188,12 +186,12 @@ class TinyWorld {
     round = must(Round::create(*device_, *target_, *kv_, std::move(scripted), config));
   }
 
-  // Starts a slot on pages of its own, which lie in no order. `output`: of a resumed request.
+  // Starts a slot on pages of its own, which lie in no order. output: a resumed request's tokens.
   void start(int32_t slot, const TinyRequest& request, std::span<const TokenId> output = {}) {
     SlotStart start;
     start.sampling.params.temperature = request.temperature;
     start.sampling.params.logprobs = request.logprobs;
-    start.sampling.params.logit_bias = {{kPoison, -100.0f}};  // nobody chooses it
+    start.sampling.params.logit_bias = {{kPoison, -100.0f}};  // keeps the token from being chosen
     start.sampling.seed = request.seed;
     start.sampling.prompt_length = static_cast<int32_t>(request.prompt.size());
     start.sampling.end_ids = start.limits.end_ids = request.end_ids;
@@ -208,7 +206,7 @@ class TinyWorld {
     }
   }
 
-  // The slot goes on where another one stands: on its pages.
+  // Makes the slot use another one's pages, from that one's position on.
   void share_pages(int32_t slot, int32_t with) {
     for (int32_t group = 0; group < std::ssize(kv_->groups()); ++group) {
       for (int32_t i = 0; i < pages_a_slot_; ++i) {
@@ -216,7 +214,7 @@ class TinyWorld {
       }
     }
   }
-  // What the recurrent layer keeps: its position, its state and the rows before it, without the tape.
+  // Returns what the recurrent layer keeps: its position, its state and the rows before it, without the tape.
   std::vector<std::byte> state(int32_t slot) const {
     const ops::DeltaState& states = kv_->states()[0];
     const ops::DeltaShape shape = *target_->spec().layers.back().mixer_facts().state;
@@ -224,7 +222,7 @@ class TinyWorld {
     const int64_t cursor = 64, state = shape.v_width() * shape.k_dim * int64_t{sizeof(float)};
     const int64_t rows = (shape.taps - 1) * shape.channels() * static_cast<int64_t>(dtype_size(states.dtype));
     const std::byte* begin = states.base + slot * stride;
-    std::vector<std::byte> bytes(begin, begin + 4);  // the position; how long the tape is may differ
+    std::vector<std::byte> bytes(begin, begin + 4);  // the position; the length of the tape may differ
     bytes.insert(bytes.end(), begin + cursor, begin + cursor + state + rows);
     return bytes;
   }
@@ -243,7 +241,7 @@ class TinyWorld {
   }
 };
 
-// The tokens [from, from + n) of a sequence, n = -1: all that follow. The last part of a prompt chooses.
+// Returns the segment of tokens [from, from + n), n = -1: all that follow. A prompt's last part chooses.
 inline RoundSegment known(int32_t slot, std::span<const TokenId> tokens, int32_t from = 0, int32_t n = -1) {
   RoundSegment segment;
   segment.slot = slot;
@@ -261,8 +259,8 @@ inline RoundSegment decoding(int32_t slot, int32_t draft) {
   return segment;
 }
 
-// The answer as a pass over the whole sequence gives it, token by token, from empty pages: nothing of a round is in it
-// but the choice after a prompt.
+// Computes the answer token by token, each by a pass over the whole sequence from empty pages. It uses only one
+// function of the round, the choice after a prompt.
 inline std::vector<TokenId> recomputed(const TinyRequest& request, const TinyOptions& options = {}) {
   TinyOptions plain = options;
   plain.block_size = 1;

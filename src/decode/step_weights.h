@@ -1,4 +1,4 @@
-// How many weights a step reads of a target and its drafter. Arithmetic only.
+// Counts the weights that a step reads of a target and its drafter. Arithmetic only.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,16 @@
 namespace volley::decode {
 
 struct StepWeights {
-  int64_t target = 0, draft = 0;  // whatever the rows are, without output heads
-  int64_t head = 0;               // of both models, or of one that both use, twice
-  int64_t expert = 0;             // of one of the target's experts, of one layer
-  int64_t row_experts = 0;        // that a row goes through, over all layers
+  int64_t target = 0, draft = 0;  // read for any rows, without output heads
+  int64_t head = 0;               // summed over both models; one that both use counts twice
+  int64_t expert = 0;             // weights of one expert of one layer of the target
+  int64_t row_experts = 0;        // experts that a row goes through, over all layers
 
-  // That a row is multiplied with.
   int64_t multiplied() const { return target + draft + head + row_experts * expert; }
 };
 
-// Every matrix of the target but experts is read once a step and multiplied with each row; with a drafter its matrices
-// too, and the output head that it borrows a second time. Embeddings are looked up, not read. draft: null: none.
+// Every matrix of the target but experts is read once a step and multiplied with each row. With a drafter its matrices
+// count too, and a borrowed output head counts a second time. Embeddings are looked up, not read. draft: may be null.
 StepWeights step_weights(const model::Decoder& target, const ProposerFacts* draft);
 
 }  // namespace volley::decode

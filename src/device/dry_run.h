@@ -33,7 +33,7 @@ void* no_memory();
 // The most that `run` takes of the arena it is given.
 int64_t measure_scratch(Stream& stream, const std::function<void(Arena&)>& run);
 
-// The most device memory that a recorded graph of so many kernels takes. CUDA.
+// Upper bound on the device memory of a recorded CUDA graph with this many kernels.
 int64_t recorded_bytes(int64_t kernels);
 
 // A device with neither memory nor kernels, always dry: a start on it measures the memory that a real start takes.

@@ -1,4 +1,4 @@
-// What the engine's tests share. Threads: as Device.
+// Devices that the engine's tests share. Threads: as Device.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,11 @@
 
 namespace volley::engine {
 
-// A device that counts what of its own memory is handed out, and has no memory for what `refuse` says. One at a time.
+// Counts the device's own memory that is handed out, and refuses the allocations that `refuse` names. One at a time.
 class WatchedDevice final : public Device {
  public:
   explicit WatchedDevice(std::unique_ptr<Device> device) : device_(std::move(device)) { held() = 0; }
-  int64_t bytes() const { return held(); }  // now
+  int64_t bytes() const { return held(); }  // held now
   std::function<bool(size_t bytes)> refuse;
 
   DeviceKind kind() const override { return device_->kind(); }
@@ -42,7 +42,7 @@ class WatchedDevice final : public Device {
   std::string name() const override { return device_->name(); }
 
  private:
-  // A buffer says nothing but where it lies when it goes, so what it is lies here.
+  // A freed buffer passes only its address, so this keeps the rest.
   struct Entry {
     Buffer buffer;
     int64_t asked_for;
@@ -76,8 +76,8 @@ class WatchedDevice final : public Device {
   std::unique_ptr<Device> device_;
 };
 
-// A device that calls `before` in front of everything that it is asked to do, which may throw DeviceFault or refuse
-// memory. Borrowed; calls come from the thread that uses the device.
+// Calls `before` in front of every call of the device. `before` may throw DeviceFault or refuse memory. The device is
+// borrowed; calls come from the thread that uses it.
 class FaultyDevice final : public Device {
  public:
   FaultyDevice(std::unique_ptr<Device> device, const std::function<bool(bool allocates)>* before)

@@ -1,4 +1,4 @@
-// Engine::create and the thread-safe face of the worker.
+// Engine::create, and the calls that any thread may make.
 #include <volley/engine.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class EngineImpl final : public Engine {
     const auto submitted = RequestOutput::Clock::now();
     VOLLEY_RETURN_IF_ERROR(check_request(request, info_));
     VOLLEY_ASSIGN(std::unique_ptr<text::Matcher> matcher, compile_grammar(request));
-    request.cancelled = nullptr;  // the request outlives it
+    request.cancelled = nullptr;  // the request may outlive what it points to
     const int32_t room = info_.max_model_len - static_cast<int32_t>(request.prompt.size());
     request.max_tokens = request.max_tokens == -1 ? room : std::min(request.max_tokens, room);
     if (!request.sampling.seed) request.sampling.seed = draw_seed();
@@ -99,7 +99,7 @@ class EngineImpl final : public Engine {
   Result<std::string> render_chat(const ChatMessages& chat) const override { return text_.chat_template->render(chat); }
 
  private:
-  // Null where the request has no grammar. On the caller's thread: compiling a large one takes a while.
+  // Returns null without a grammar. Runs on the caller's thread, because compiling a large grammar takes a while.
   Result<std::unique_ptr<text::Matcher>> compile_grammar(const GenerateRequest& request) const {
     VOLLEY_RETURN_IF_ERROR(check_rules(request));
     if (!request.grammar) return std::unique_ptr<text::Matcher>();
@@ -130,7 +130,7 @@ class EngineImpl final : public Engine {
 
   const EngineInfo info_;
   const TextModels text_;
-  const bool measured_;  // what a step costs
+  const bool measured_;  // the cost of a step was measured
   const text::GrammarLimits grammar_limits_;
   std::atomic<RequestId> next_id_{1};
   Dispatcher dispatcher_;
@@ -156,7 +156,7 @@ EngineInfo describe(const ResolvedModels& models, const Executor& replica) {
   info.block_size = models.block_size;
   info.page_size = models.page_size;
   info.kv_pages = models.memory.pages();
-  const int apart = models.ranks / models.ranks_sharing_memory();  // the plan is of one memory
+  const int apart = models.ranks / models.ranks_sharing_memory();  // the plan covers one memory
   info.kv_bytes_per_token = apart * models.memory.kept_bytes(models.page_size);
   info.kv_bytes = apart * models.memory.kv_bytes();
   info.weight_bytes = replica.ready().weight_bytes;
@@ -181,7 +181,7 @@ sched::SchedulerConfig scheduler_config(const EngineOptions& options, const Reso
   return config;
 }
 
-// Progress of one replica of several.
+// Scales the progress of one replica to all of them.
 Progress part_of(const Progress& progress, size_t index, size_t count) {
   if (!progress || count == 1) return progress;
   return [&progress, index, count](std::string_view phase, double fraction) {
@@ -189,7 +189,7 @@ Progress part_of(const Progress& progress, size_t index, size_t count) {
   };
 }
 
-// A worker's parts, but for what the dispatcher sets, and what is to be said of it.
+// The parts of a worker that the dispatcher does not set, and the replica's EngineInfo.
 struct ReplicaParts {
   WorkerParts worker;
   EngineInfo info;
@@ -231,8 +231,7 @@ Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const Reso
   return made;
 }
 
-// What a step of replicas[index] costs, where that is asked for. costs: measured by replicas before this one, by their
-// keys.
+// Measures the cost of a step of replicas[index], if needed. costs: what earlier replicas measured, by their keys.
 Status measure_costs(const EngineOptions& options, const ResolvedModels& models, std::span<Executor* const> replicas,
                      size_t index, ReplicaParts& made, std::map<std::string, decode::CostModel>& costs,
                      const Progress& progress) {
@@ -241,7 +240,7 @@ Status measure_costs(const EngineOptions& options, const ResolvedModels& models,
   if (!costs.contains(key)) {
     const CostCache cache(options.cost_cache_dir, key);
     VOLLEY_RETURN_IF_ERROR(with_companions(replicas, index, [&]() -> Status {
-      made.worker.replica->attach_thread();  // whoever was made last has left this thread with another GPU
+      made.worker.replica->attach_thread();  // making another replica has left this thread on another GPU
       VOLLEY_ASSIGN(decode::CostModel measured,
                     round_costs(*made.worker.replica, models, cache, progress, made.info.warnings));
       costs.emplace(key, std::move(measured));
@@ -262,7 +261,7 @@ DispatcherConfig dispatcher_config(const EngineOptions& options, const EngineInf
           .on_cache_events = options.on_cache_events};
 }
 
-// Replicas on GPUs have common memory of one layout, and rows have the same bits on all.
+// On GPUs the replicas share a layout of common memory, and rows must have the same bits on all.
 Status check_alike(const std::vector<ResolvedModels>& models) {
   for (const ResolvedModels& replica : models) {
     const ResolvedModels& first = models.front();
@@ -277,10 +276,10 @@ Status check_alike(const std::vector<ResolvedModels>& models) {
   return {};
 }
 
-// Replicas that divide the experts among them.
+// Joins replicas that divide the experts.
 Status join_in_lockstep(std::vector<ResolvedModels>& models) {
   if (models.front().expert_replicas == 1) return {};
-  // On the CPU those that were planned when less memory was free may have smaller steps.
+  // On the CPU a replica that was planned with less free memory may have smaller steps.
   int64_t rows = models.front().max_num_batched_tokens, bytes = 0;
   std::vector<int> gpus;
   for (const ResolvedModels& replica : models) {
@@ -311,8 +310,8 @@ Result<std::vector<ResolvedModels>> resolve_replicas(const std::vector<EngineOpt
   return models;
 }
 
-// Those of replicas that bring rows together on GPUs, where the one with least memory free decides what all may run.
-// Empty: they are as they should be.
+// Options for replicas that exchange rows on GPUs, limited by the GPU with the least free memory. Empty: the given
+// options already agree.
 std::vector<EngineOptions> made_alike(const std::vector<EngineOptions>& replicas,
                                       const std::vector<ResolvedModels>& models) {
   const auto [least, most] = std::ranges::minmax_element(models, {}, &ResolvedModels::max_num_batched_tokens);
@@ -335,7 +334,7 @@ void leave_gpus(const std::vector<ResolvedModels>& models) {
   }
 }
 
-// All replicas are planned before any takes memory.
+// Plans all replicas before any of them takes memory.
 Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, const Progress& progress) {
   if (options.nnodes > 1 && options.node_rank > 0) {
     return invalid_argument("--node-rank " + std::to_string(options.node_rank) +

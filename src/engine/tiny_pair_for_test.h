@@ -1,5 +1,5 @@
-// A worker with a tiny target and its drafter, and requests for it that end exactly once or not: what tests of faults
-// share, on the CPU and on a GPU. Threads: one.
+// A worker with a tiny target and its drafter, and requests that check to end exactly once. The tests of faults on the
+// CPU and on a GPU share it. Threads: one.
 #pragma once
 
 #include <chrono>
@@ -35,7 +35,7 @@ class TinyPairTest : public WorkerTest {
     return options;
   }
 
-  // One without a rule, one with masks, one with a prompt's logprobs, for which alone a step asks for memory.
+  // One plain request, one with masks, and one with a prompt's logprobs, for which alone a step asks for memory.
   static std::vector<GenerateRequest> three_requests() {
     std::vector<GenerateRequest> requests;
     for (int i = 0; i < 3; ++i) {
@@ -61,19 +61,19 @@ class TinyPairTest : public WorkerTest {
 
   std::vector<Finish> run_all(std::vector<std::vector<TokenId>>& tokens,
                               const std::vector<GenerateRequest>& requests = three_requests()) {
-    worker_->drop_prefix_cache();  // each time as the first
+    worker_->drop_prefix_cache();  // each run is like the first
     auto ends = submit_all(tokens, requests);
     std::vector<Finish> finishes;
     for (auto& end : ends) {
       const bool ended = end.wait_for(std::chrono::seconds(300)) == std::future_status::ready;
       EXPECT_TRUE(ended) << "a request hangs";
-      if (!ended) std::abort();  // nothing can be torn down
+      if (!ended) std::abort();  // a destructor would hang
       finishes.push_back(end.get());
     }
     return finishes;
   }
 
-  // Some ended by the failure, with these words; others were faster.
+  // Some requests ended with the failure, in these words; others were faster.
   static void expect_failures(const std::vector<Finish>& finishes, const std::string& words) {
     int failed = 0;
     for (const Finish& finish : finishes) {
@@ -95,8 +95,8 @@ class TinyPairTest : public WorkerTest {
     EXPECT_EQ(stats.pages_used, stats.pages_cached);
   }
 
-  // Each allocation of a round fails once. start(n): a new worker, which takes what is kept only once, and whose n-th
-  // allocation from then on fails; seen(): how many there were.
+  // Fails each allocation of a round once. start(n) makes a new worker, which takes its lasting memory only once, and
+  // fails its n-th allocation from then on; seen() counts them.
   void expect_lack_of_memory_ends_who_needs_it(const std::function<void(int64_t)>& start,
                                                const std::function<int64_t()>& seen) {
     std::vector<std::vector<TokenId>> expected, tokens;

@@ -46,7 +46,7 @@ void to_usual_words(nlohmann::json& fields) {
     }
   }
   fields.erase("sliding_window_pattern");
-  nlohmann::json& rope = fields["rope_parameters"];  // of transformers 5: one for each kind of layer
+  nlohmann::json& rope = fields["rope_parameters"];  // transformers 5 has one for each kind of layer
   if (rope.is_object() && rope.contains(kFull)) {
     fields["windowed_rope_parameters"] = rope.value(kWindowed, nlohmann::json::object());
     rope = nlohmann::json(rope[kFull]);

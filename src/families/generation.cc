@@ -82,7 +82,7 @@ constexpr std::string_view kNoSampling[] = {
     "chat_format",
     "compile_config",
     "disable_compile",
-    "early_stopping",  // of beams
+    "early_stopping",  // for beams
     "low_memory",
     "max_cache_len",
     "max_matching_ngram_size",

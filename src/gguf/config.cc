@@ -135,7 +135,7 @@ void read_experts(Values& values, json& config) {
 }
 
 void read_gemma3(Values& values, double head_dim, json& config) {
-  constexpr double kLayersOf27B = 62;  // this divides the query by another number, which files do not have
+  constexpr double kLayersOf27B = 62;  // the 27B divides the query by another number, which GGUF files do not have
   const bool largest = config["num_hidden_layers"] == kLayersOf27B;
   config["query_pre_attn_scalar"] =
       largest ? config["hidden_size"].get<double>() / config["num_attention_heads"].get<double>() : head_dim;

@@ -77,7 +77,7 @@ class Header {
   friend Result<Header> read_header(const std::string& path);
   enum class Kind : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
   struct Value {
-    Kind kind = Kind::kU8;  // of the elements
+    Kind kind = Kind::kU8;  // the elements' kind
     bool is_array = false;
     uint64_t count = 1;
     const std::byte* data = nullptr;
@@ -87,7 +87,7 @@ class Header {
 
   std::map<std::string, Value, std::less<>> values_;
   std::vector<Tensor> tensors_;
-  std::shared_ptr<const std::vector<std::byte>> bytes_;  // of read_header()
+  std::shared_ptr<const std::vector<std::byte>> bytes_;  // read_header()'s bytes
 };
 
 // Errors as Header::parse() and open_regular_file(); kDataLoss for a Git LFS pointer.

@@ -32,7 +32,7 @@ enum class Life {
 struct Group {
   Life life = Life::kWhole;
   int32_t window = 0;    // kWindow: a row at position p sees no position <= p - window
-  int64_t bytes = 1;     // of a page; weighs groups against one another
+  int64_t bytes = 1;     // a page's bytes, which weigh groups against one another
   int64_t pages = 0;     // number of pages
   bool required = true;  // kWindow: false if no token depends on it (a drafter's): prefixes are usable without it
 };

@@ -46,7 +46,7 @@ class PrefixTree {
   // sees. The list of a window that is not required has the last of these pages up to the first missing one. Marks the
   // prefix as just used.
   struct Match {
-    std::vector<PageList> lists;  // of whole pages; always empty for snapshots
+    std::vector<PageList> lists;  // lists of whole pages; always empty for snapshots
     std::vector<PageList> tail;   // empty, or for each group the tail's page, and the snapshot's list
     size_t tokens = 0;            // positions of the prefix, including the tail's
     size_t pages_found = 0;       // whole pages of group 0 that are cached, usable or not

@@ -107,7 +107,7 @@ TEST(PrefixTree, EvictsTheLeastRecentlyUsedEndFirst) {
   OneGroup one;
   fill(one.pool, one.tree, {1, 2, 3, 4, 5, 6});
   fill(one.pool, one.tree, {7, 8, 9, 10});
-  EXPECT_EQ(matched(one.tree, {1, 2, 3, 4}), 2u);  // of the first run, all but the end was used just now
+  EXPECT_EQ(matched(one.tree, {1, 2, 3, 4}), 2u);  // all of the first run but its end was used just now
   EXPECT_EQ(one.tree.evict(0, 1), 1);
   EXPECT_EQ(matched(one.tree, {1, 2, 3, 4, 5, 6}), 2u);
   EXPECT_EQ(one.tree.evict(0, 1), 1);

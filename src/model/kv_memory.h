@@ -43,15 +43,15 @@ int64_t kv_page_bytes(std::span<const KvShape> layers, int32_t page_size, DType 
 // one group for each window size, so that narrow windows keep fewer pages than wide ones.
 struct KvLayout {
   std::vector<KvShape> layers;    // the target's, then the drafter's
-  std::vector<size_t> group_of;   // of each layer
+  std::vector<size_t> group_of;   // each layer's group
   std::vector<kv::Group> groups;  // with bytes; the memory plan decides the number of pages
   int32_t page_size = 0;
   DType dtype = DType::kBF16;
 
   std::vector<ops::DeltaShape> states;  // states of the target's recurrent layers
-  int32_t slots = 0, tape_rows = 0;     // of each
-  DType state_dtype = DType::kBF16;     // of the rows that they keep
-  int64_t slot_bytes() const;           // of all states of a slot
+  int32_t slots = 0, tape_rows = 0;     // slots, and the rows of each one's tape
+  DType state_dtype = DType::kBF16;     // type of the kept rows
+  int64_t slot_bytes() const;           // bytes of all states of a slot
   int64_t snapshots = 0;                // number of snapshots that fit
   int64_t state_bytes() const { return slots * slot_bytes(); }
   int64_t snapshot_bytes() const { return snapshots * slot_bytes(); }

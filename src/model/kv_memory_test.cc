@@ -42,7 +42,8 @@ TEST(KvMemory, LayersOfAGroupLieInItsPagesAndNowhereElse) {
   const auto memory = KvMemory::allocate(**device, layout);
   ASSERT_TRUE(memory.ok());
   const auto layers = (*memory)->layers(0, 7);
-  std::vector<std::pair<const std::byte*, const std::byte*>> blocks;  // of every layer and page, the scrap page too
+  // memory of every layer and page, the scrap page too
+  std::vector<std::pair<const std::byte*, const std::byte*>> blocks;
   for (size_t i = 0; i < layers.size(); ++i) {
     const ops::KvLayer& layer = layers[i];
     const kv::Group& group = layout.groups[layout.group_of[i]];

@@ -173,7 +173,7 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
   }
 }
 
-// Both sides of a block's convolution go by the normed input before it.
+// Both convolutions of a block take their coefficients from the normed input before the block.
 void Network::forward_convolved(Pass& pass, TensorView x) const {
   const int64_t rows = x.dim(0), hidden = x.dim(1);
   const auto run = [&](const auto& block, const Conv& kernel, const Vector& norm) {

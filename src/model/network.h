@@ -77,7 +77,7 @@ class Network {
   };
   struct Block {
     Vector input_norm, post_norm;
-    Vector mixer_end_norm, ffn_end_norm;  // of the ends that have one
+    Vector mixer_end_norm, ffn_end_norm;  // norms of the ends that have one
     Conv mixer_conv, ffn_conv;            // where blocks have convolutions
     std::unique_ptr<MixerBlock> mixer;
     std::unique_ptr<FfnBlock> ffn;

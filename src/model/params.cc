@@ -78,11 +78,11 @@ class LayerList {
       add_norm("k_norm", {"self_attn.k_norm.weight", dim, Split::kNone, order});
     }
     const Ranges whole = {{0, dim}};
-    const int64_t stride = a.gate ? 2 * dim : dim;  // of a head in q_proj
+    const int64_t stride = a.gate ? 2 * dim : dim;  // rows of a head in q_proj
     const Ranges of_q = a.gate || !order.empty() ? repeated(a.heads, 0, stride, order.empty() ? whole : order) : order;
     const auto qkv = [&](const char* what, int64_t columns) {
       const std::string q_proj = std::string("self_attn.q_proj.") + what;
-      std::vector<int64_t> stored;  // of q_proj
+      std::vector<int64_t> stored;  // q_proj's shape in the files
       if (a.gate) stored.push_back(2 * q);
       if (a.gate && columns > 0) stored.push_back(columns);
       std::vector<Param::Part> parts = {

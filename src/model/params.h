@@ -44,7 +44,7 @@ struct Param {
   };
   struct Part {
     std::string name;  // as the Hugging Face layout calls it, without the leading "model."
-    int64_t rows = 0;  // of a vector: elements
+    int64_t rows = 0;  // elements of a vector
     Split split = Split::kNone;
     // The rows of the checkpoint's tensor that this part takes, in order, as (first, number); empty: all rows.
     std::vector<std::pair<int64_t, int64_t>> ranges = {};
@@ -66,7 +66,7 @@ struct Param {
   std::vector<Part> parts;
   bool again = false;  // a copy of tensors in another parameter: counts as memory, not as parameters
   Codes codes = Codes::kAny;
-  float plus = 0;            // of a vector: added to each element when it is loaded
+  float plus = 0;            // added to each element of a vector when it is loaded
   int64_t first_column = 0;  // the first column taken from the checkpoint's tensor, which has more than `columns`
 
   bool is_matrix() const { return kind == Kind::kMatrix || kind == Kind::kGateUp; }
@@ -89,12 +89,10 @@ ops::LinearLayout layout_of(const Param& param);
 std::vector<Param> params(const Decoder& spec);
 // The list of the layers and the final norm: a drafter that borrows embedding and head has only these.
 std::vector<Param> body_params(const Decoder& spec);
-// One layer.
 std::vector<Param> layer_params(const Decoder& spec, int layer);
 Param embedding_param(const Decoder& spec);
 Param head_param(const Decoder& spec);  // a tied model's head: the embedding again
 
-// Appends `more`.
 void append(std::vector<Param>& list, std::vector<Param> more);
 
 // Parameters, each counted once.

@@ -39,7 +39,7 @@ struct RoutingOptions {
 struct Pass {
   Stream& stream;
   const ops::Rows& rows;
-  std::span<const ops::KvLayer> kv;  // of the network's layers that keep K and V, in order
+  std::span<const ops::KvLayer> kv;  // the network's layers with K and V, in order
   Arena& scratch;                    // from plan() to the last layer; blocks free what they take
   std::vector<AttentionPlan> attention = {};
   RoutingOptions routing = {};
@@ -92,7 +92,7 @@ class FfnBlock {
 
 // The model and the layer that a block is loaded for.
 struct BlockSetup {
-  std::string prefix;  // of the layer's roles: "layers.3."
+  std::string prefix;  // prefix of the layer's roles: "layers.3."
   uint32_t layer = 0;  // the layer's number, which simulated and recorded routing use
   float norm_eps = 0;
   Numerics numerics;

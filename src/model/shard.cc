@@ -146,7 +146,7 @@ std::pair<int32_t, int32_t> experts_part(int32_t experts, int replica, int repli
 }
 
 std::vector<Param> keep_experts_of(std::vector<Param> list, int replica, int replicas) {
-  int32_t experts = 0;  // of the current layer, from its router, which comes first in the list
+  int32_t experts = 0;  // the current layer's experts, by its router, which comes first in the list
   for (Param& param : list) {
     if (param.role.ends_with("router")) experts = static_cast<int32_t>(param.rows());
     const bool down_bias = param.role.ends_with("experts_down_bias");

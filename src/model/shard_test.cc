@@ -304,7 +304,7 @@ TEST(Shard, LeavesNothingOut) {
         for (const Param::Part& part : param.parts) {
           const auto& values = had[param.role + " " + part.name];
           const bool whole_part = part.split == Split::kNone;
-          int64_t wanted = 0;  // of this tensor in this role, as several parts may have one
+          int64_t wanted = 0;  // values wanted of this tensor in this role, as several parts may have one
           for (const Param::Part& other : param.parts) {
             if (other.name == part.name) wanted += other.rows * std::max<int64_t>(1, param.columns);
           }

@@ -30,7 +30,7 @@ struct KvFacts {
 // memory would be another field.
 struct MixerFacts {
   std::optional<KvFacts> kv;             // null: no K and V
-  std::optional<ops::DeltaShape> state;  // of fixed size, one a slot
+  std::optional<ops::DeltaShape> state;  // a state of fixed size for each slot
 };
 
 // The facts about a feed-forward network, likewise.

@@ -135,7 +135,7 @@ namespace {
 // The part's rows of codes, as pack_linear() and pack_experts() take them. The matrix must outlive the closures.
 ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, const Param& param,
                            const Param::Part& part, const ops::WeightFormat& storage) {
-  auto rows = std::make_shared<std::vector<int64_t>>();  // of the matrix
+  auto rows = std::make_shared<std::vector<int64_t>>();  // rows of the matrix
   for (const auto& [first, n] : ranges_of(part)) {
     for (int64_t i = 0; i < n; ++i) rows->push_back(first + i * part.step);
   }

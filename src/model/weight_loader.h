@@ -24,7 +24,8 @@ namespace volley::model {
 // How a model's arithmetic runs, resolved from options and checkpoint.
 struct Numerics {
   DType activation = DType::kBF16;  // inputs of matrix products, q: kBF16 or kF32. The residual stream is always fp32.
-  ops::WeightFormat storage = DType::kBF16;  // of most matrices (matrix_storage()); codes if the model is quantised
+  // format of most matrices (matrix_storage()); codes if the model is quantised
+  ops::WeightFormat storage = DType::kBF16;
   ops::AttentionBackend attention = ops::AttentionBackend::kAuto;
   // Whether a checkpoint's e4m3 matrices are stored as ops::kFp8Rows (one scale a row, or one in all) or
   // ops::kFp8Blocks, where kernels exist for the scales and the shape. Other codes are stored as they are where the
@@ -108,7 +109,7 @@ class WeightLoader {
   // The arguments of pack_*(), read from the checkpoint.
   struct Sources {
     std::vector<weights::SourceTensor> tensors;
-    std::vector<ops::WeightRows> rows;  // some own matrices of codes
+    std::vector<ops::WeightRows> rows;  // matrices of codes own theirs
   };
   Result<Table> code_table(const Param& param, const weights::CodeFormat& format);
   bool dry() const { return device_.stream().dry(); }

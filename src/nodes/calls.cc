@@ -206,7 +206,7 @@ void CallFields::step(std::span<const RoundSegment>& all, VerifyBudget& budget) 
   verify_budget(budget);
   if (!reads()) return;
   const bool shares = budget.rows != VerifyBudget::kAll;
-  int64_t decoding = 0, rows = shares ? budget.rows : 0, logits = rows;  // of the target's pass; of logits
+  int64_t decoding = 0, rows = shares ? budget.rows : 0, logits = rows;  // rows of the target's pass; rows of logits
   for (const RoundSegment& s : all) {
     const bool decodes = s.start == RoundSegment::kLastToken;
     const int64_t own = !decodes ? std::ssize(s.known) : shares ? 0 : 1 + s.draft;

@@ -17,14 +17,14 @@ inline constexpr size_t kMostCallBytes = size_t{1} << 30;
 // Bounds of the numbers in a call.
 struct CallLimits {
   int32_t slots = 0;
-  int32_t max_rows = 0;       // of a step
-  int32_t max_positions = 0;  // of a sequence
+  int32_t max_rows = 0;       // per step
+  int32_t max_positions = 0;  // per sequence
   int32_t page_size = 1;
   int32_t block_size = 1;
   int32_t vocab = 0;
   int32_t logit_rows = 0;         // upper bound of decode::StepExecutor::most_shared_rows()
   std::vector<kv::Group> groups;  // cache groups, with their numbers of pages
-  int64_t snapshots = 0;          // of recurrent states
+  int64_t snapshots = 0;          // snapshots of recurrent states
 };
 
 struct Masks {

@@ -33,7 +33,7 @@ struct Hello {
 struct Welcome {
   uint64_t session = 0;  // by which connections for sums show that they belong together
   std::vector<int64_t> least;
-  std::vector<net::Address> sums;  // of each node; node 0's is the master's
+  std::vector<net::Address> sums;  // each node's address; node 0's is the master's
 };
 
 std::vector<std::byte> encoded(const Hello& hello) {

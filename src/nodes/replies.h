@@ -9,13 +9,13 @@
 
 namespace volley::nodes {
 
-inline constexpr size_t kMostReplyBytes = 64 << 10;                // of a node
+inline constexpr size_t kMostReplyBytes = 64 << 10;                // most bytes of a node's reply
 inline constexpr size_t kMostProcessReplyBytes = size_t{1} << 30;  // from a process that alone has the results
 
 // The models are loaded; totals over this node's ranks.
 struct Ready {
   int32_t threads = 0;
-  int64_t weight_bytes = 0, target_bytes = 0, state_bytes = 0;  // target_bytes: of weight_bytes
+  int64_t weight_bytes = 0, target_bytes = 0, state_bytes = 0;  // target_bytes: the target's part of weight_bytes
   decode::StepTraits traits;
   std::string device;  // Device::name()
 };

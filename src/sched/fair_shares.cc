@@ -37,7 +37,7 @@ void FairShares::start(RequestId id, int64_t rows) {
   --waiting_;
   if (!entry.rank.fresh) return;
   tenant.spent += kSlotRows;
-  tenant.clock.advance(kSlotRows + std::max<int64_t>(entry.rows - rows, 0));  // what is cached need not be computed
+  tenant.clock.advance(kSlotRows + std::max<int64_t>(entry.rows - rows, 0));  // cached rows need not be computed
 }
 
 void FairShares::computed(RequestId id) {

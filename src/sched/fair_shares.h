@@ -39,7 +39,7 @@ class FairShares {
     int32_t priority = 0;
     bool fresh = true;   // false: it was preempted
     double finish = 0;   // the finish time of a fresh request, on the tenant's clock
-    uint64_t order = 0;  // of its arrival, or its age
+    uint64_t order = 0;  // order of its arrival, or its age
     auto operator<=>(const Rank&) const = default;
   };
   using Ranks = std::map<Rank, RequestId>;
@@ -104,7 +104,7 @@ class FairShares {
     Ranks* queue = nullptr;  // its tenant's `waiting` or `prefilling`; null: it decodes
   };
   struct Group {
-    double finish = 0;  // of the group's last request
+    double finish = 0;  // finish of the group's last request
     int64_t requests = 0;
   };
   struct Tenant {

@@ -13,7 +13,7 @@ namespace volley::sched {
 namespace {
 
 struct Job {
-  int64_t step = 0;  // of its arrival
+  int64_t step = 0;  // step of its arrival
   int32_t prompt = 0;
   int32_t max_tokens = 1;
   std::string tenant = {};

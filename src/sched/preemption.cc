@@ -52,7 +52,8 @@ kv::Need Scheduler::State::need_of(const Request& request) const {
 // youngest.
 Request& Scheduler::State::victim() {
   std::map<std::string_view, int64_t> bytes;
-  std::map<std::pair<std::string_view, uint64_t>, int32_t> members;  // of groups; others are not counted
+  // running members of groups; requests without a group are not counted
+  std::map<std::pair<std::string_view, uint64_t>, int32_t> members;
   for (const auto& [age, request] : running) {
     const RequestTraits& traits = request->traits();
     bytes[traits.tenant] += cache.bytes(request->resources().pages);

@@ -9,7 +9,7 @@ namespace volley::sched {
 
 // A prompt row costs `row` seconds, plus `position` for each position that the row sees.
 struct PromptBudget {
-  double seconds = std::numeric_limits<double>::infinity();  // of all prompt rows of a step
+  double seconds = std::numeric_limits<double>::infinity();  // seconds for all prompt rows of a step
   double row = 0, position = 0;
 
   // Cost of rows at sequence indices start … start + rows - 1. A row sees all positions before it and itself.

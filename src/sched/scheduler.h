@@ -40,7 +40,7 @@ struct SchedulerConfig {
   int32_t block_size = 1;      // 1: no drafting. A block writes K and V at up to block_size positions past the context
   int32_t reserve_rounds = 1;  // rounds of block_size positions reserved ahead; steps that may be planned before the
                                // results of the first are in (a device that runs ahead: 2)
-  std::vector<kv::Group> groups = {};  // of pages
+  std::vector<kv::Group> groups = {};  // groups of pages
   bool prefix_cache = true;
   bool cache_events = false;    // take_cache_events() will be called
   int32_t snapshot_tokens = 0;  // of recurrent states, while prompts are computed: at multiples of this, which is one
@@ -51,7 +51,7 @@ struct SchedulerConfig {
 struct VerifyLimit {
   static constexpr int32_t kNoBound = std::numeric_limits<int32_t>::max();
   int32_t draft = 0;             // tokens to draft for each request at most; < block_size
-  int32_t rows = kNoBound;       // of all decoding requests together, their last tokens included
+  int32_t rows = kNoBound;       // rows of all decoding requests together, their last tokens included
   int32_t most_shared_rows = 0;  // up to so many rows the device can divide among the drafted tokens
 };
 
@@ -64,8 +64,8 @@ struct DecodingOutlook {
   };
   std::vector<Entry> requests;  // by slot
   int64_t positions = 0;        // positions that the decoding requests attend to, in all
-  int32_t prompt_rows = 0;      // of prompts in the same step, as many as drafts leave them
-  int32_t prompts_ending = 0;   // of those prompts, how many would be finished: about as many requests join
+  int32_t prompt_rows = 0;      // prompt rows of the same step, as many as drafts leave
+  int32_t prompts_ending = 0;   // prompts that would be finished: about as many requests join
   double prompts_s = 0;         // the cost of those rows, by the budget
   bool prompts_wait = false;    // the budget leaves rows of prompts to later steps
 };
@@ -101,8 +101,8 @@ struct StepPlan {
                                         // of pages that are gone, which become the scrap page
   std::vector<MemoryCopy> copies;  // copies to make in this order, after the steps before this one and before this one
   std::vector<PlannedSegment> segments;  // decoding requests first, by slot; then prefill chunks, in turn
-  int32_t rows = 0;                      // of the step
-  int32_t decode_rows = 0;               // of these, the rows of decoding requests
+  int32_t rows = 0;                      // rows of the step
+  int32_t decode_rows = 0;               // rows of decoding requests among them
   bool shared = false;  // decode_rows are too few for all drafted tokens: the device chooses which tokens get them
   bool waits = false;  // the plan is empty because a request must be preempted first, which has to wait for the results
                        // under way
@@ -114,10 +114,10 @@ struct StepResult {
   RequestId id = 0;
   std::vector<TokenId> tokens;  // 1 … draft + 1 tokens
   bool finished = false;        // the request ends here
-  bool device_knows = false;    // the device knows that too: the request is not in a step under way
+  bool device_knows = false;    // the device knows of the end, too: no step under way has the request
 };
 
-// What happens to the computed pages of a request that is taken out.
+// Decides about the computed pages of a request that is taken out.
 enum class Prefix {
   kKept,     // other requests may continue from them
   kDropped,  // their content is wrong

@@ -261,10 +261,12 @@ class Simulation {
   int64_t preemptions() const { return preemptions_; }
   int64_t finished() const { return finished_; }
   int64_t cached_tokens() const { return cached_tokens_; }
-  std::pair<int64_t, int64_t> snapshot_hits() const { return snapshot_hits_; }  // of prompts, of ends
+  // hits of prompts' snapshots, and of ends'
+  std::pair<int64_t, int64_t> snapshot_hits() const { return snapshot_hits_; }
   int64_t shared_steps() const { return shared_steps_; }
   int64_t without_context() const { return without_context_; }  // starts where windows of a drafter were gone
-  int64_t shared_starts() const { return shared_starts_; }      // of choices whose prompt another one had computed
+  // starts of choices whose prompt another one had computed
+  int64_t shared_starts() const { return shared_starts_; }
   int64_t most_owned() const { return device_.most_owned(); }
   size_t most_indexed() const { return most_indexed_; }  // pages of the index of events
   int64_t events_of(CacheEvent::Kind kind) const { return events_[static_cast<size_t>(kind)]; }

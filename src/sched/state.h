@@ -47,14 +47,14 @@ struct Scheduler::State {
   static void add_decoding(Request& request, int32_t draft, StepPlan& plan);
   void add_chunk(Request& request, int32_t rows, StepPlan& plan);
   int32_t chunk_end(const Request& request) const;
-  kv::SnapshotPlace place_of(const Request& request, int32_t position) const;  // of a snapshot
+  kv::SnapshotPlace place_of(const Request& request, int32_t position) const;  // place of a snapshot
   void publish_pages(StepPlan& plan);
 
   // admission.cc
   Status check_fits(int64_t prompt, int64_t max_tokens) const;
   void resume(Request& request, const VerifyLimit& limit, StepPlan& plan);
   bool start(Request& request, StepPlan& plan);
-  kv::Lease cached_pages(const Request& request);  // of the rows that it must compute
+  kv::Lease cached_pages(const Request& request);  // pages of the rows that it must compute
   kv::Need need_to_start(const Request& request, int64_t cached) const;
 
   // preemption.cc

@@ -45,7 +45,7 @@ class Matcher {
 };
 
 struct GrammarLimits {
-  int64_t memory_bytes = int64_t{1} << 30;       // of all the compiler's grammars and matchers together
+  int64_t memory_bytes = int64_t{1} << 30;       // bytes of all the compiler's grammars and matchers together
   int compile_ms = 2'000;                        // for one grammar
   bool at_once = false;                          // kResourceExhausted rather than wait for others that compile
   const std::atomic<bool>* cancelled = nullptr;  // once true compile() soon answers kCancelled; borrowed for the call

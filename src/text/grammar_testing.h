@@ -145,7 +145,7 @@ class GrammarTest : public testing::Test {
 
   inline static std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<TokenId> committed_;
-  inline static std::vector<std::string> bytes_;  // of each token; empty: special or unused
+  inline static std::vector<std::string> bytes_;  // bytes of each token; empty: special or unused
 };
 
 }  // namespace volley::text

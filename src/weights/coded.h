@@ -33,7 +33,7 @@ class CodedMatrix {
 
  protected:
   std::vector<SourceTensor> sources_;
-  std::vector<int32_t> group_of_column_;  // of a format that may be scattered
+  std::vector<int32_t> group_of_column_;  // group of each column, in a format that may scatter them
 
  private:
   CodeFormat format_;

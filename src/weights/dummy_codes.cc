@@ -27,7 +27,7 @@ class DummyMatrix final : public CodedMatrix {
     for (int64_t begin = first / per_hash * per_hash; begin < end; begin += per_hash) {
       uint64_t bits = mix_bits(key + (static_cast<uint64_t>(begin) + 1) * kSplitMixStep);
       for (int64_t i = begin; i < std::min(end, begin + per_hash); ++i, bits >>= bytes ? 8 : 4) {
-        if (i >= first) codes[i - first] = bits & (bytes ? 0xbf : 0xf);  // of e4m3 only codes with a magnitude below 2
+        if (i >= first) codes[i - first] = bits & (bytes ? 0xbf : 0xf);  // e4m3 codes stay below a magnitude of 2
       }
     }
     std::fill_n(scales, groups(), scale_);

@@ -51,7 +51,7 @@ class Watcher final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   int depth_ = 0;
-  std::vector<std::set<std::string>> keys_;  // of each object that is open
+  std::vector<std::set<std::string>> keys_;  // keys of each open object
   std::string complaint_;
 };
 

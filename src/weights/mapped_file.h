@@ -34,7 +34,7 @@ class MappedFile {
   explicit MappedFile(std::string path) : path_(std::move(path)) {}
 
   std::string path_;
-  std::string contents_;             // of a file that is not mapped
+  std::string contents_;             // contents of a file that is not mapped
   const std::byte* data_ = nullptr;  // in contents_ or in the mapping
   size_t size_ = 0;
   bool mapped_ = false;

@@ -1,5 +1,5 @@
-// Rounds of a simulated machine, for tests: times by a formula, outcomes by chance, results that arrive two rounds
-// late. Decisions are carried out by the rule of ops/step.
+// Simulates rounds on a machine, for tests: times follow a formula, outcomes are random, and results arrive two rounds
+// late. Rows are shared out by the rule of ops/step.
 #pragma once
 
 #include <deque>
@@ -18,26 +18,25 @@ namespace volley::decode {
 struct Machine {
   std::string name;
   BudgetConfig config;
-  std::vector<CurvePoint> draft, rest;  // seconds of a pass over rows, linear between
+  std::vector<CurvePoint> draft, rest;  // seconds of a pass over this many rows, linear between points
   KvCosts kv;
-  int32_t whole_rows = 1;  // a pass's rows are a multiple of this (recorded graphs: also one of row_buckets)
+  int32_t whole_rows = 1;  // a pass's rows are a multiple of this; with recorded graphs also one of row_buckets
 
   RoundSeconds seconds(const RoundShape& shape) const;
   MeasurePlan plan(int32_t slots) const;
-  CostModel measured(int32_t slots) const;  // by measure_costs()
+  CostModel measured(int32_t slots) const;  // built by measure_costs()
 };
 
-Machine h200();       // a dense target of 8 billion weights, after docs/benchmarks.md
-Machine cpu();        // one of 0.6 billion on two cores
-Machine small_cpu();  // everything is in its caches: arithmetic costs alone
+Machine h200();       // a dense target of 8 billion weights, as in docs/benchmarks.md
+Machine cpu();        // a target of 0.6 billion weights on two cores
+Machine small_cpu();  // all data is in the caches, so only arithmetic costs time
 
-// The properties of the requests in a round.
 struct SimulatedRequest {
   RequestId id = 0;
-  double p = 0;       // of acceptance, at every position
-  double odds = 1;    // the drafter's confidence has p's odds times this
-  double noise = 0;   // deviation of its confidence's log odds; only the confidence changes
-  double spread = 0;  // of the log odds of p, from token to token; the drafter knows it
+  double p = 0;       // chance of acceptance at every position
+  double odds = 1;    // the drafter states p's odds times this
+  double noise = 0;   // deviation of the stated log odds from the true ones
+  double spread = 0;  // deviation of p's log odds from token to token, which the drafter knows
   int64_t kv_tokens = 128;
 };
 
@@ -50,10 +49,9 @@ class Simulation {
  public:
   Simulation(Machine machine, CostModel costs, uint64_t seed);
 
-  // Runs one round of these requests.
   SimulatedRound round(std::span<const SimulatedRequest> requests);
-  // From now on the simulated times are multiplied by this factor, and each is off by a random factor whose logarithm
-  // has this deviation. The returned seconds are the undisturbed ones.
+  // Multiplies later simulated times by `slow`, and by a random factor whose logarithm has the deviation `noise`. The
+  // returned seconds stay undisturbed.
   void disturb(double slow, double noise) { slow_ = slow, noise_ = noise; }
   BudgetPolicy& policy() { return policy_; }
   const Machine& machine() const { return machine_; }
@@ -85,7 +83,7 @@ class Simulation {
 
 // Expected tokens a second where each request verifies `draft` tokens in every round.
 double fixed_rate(const Machine& machine, std::span<const SimulatedRequest> requests, int32_t draft);
-// The best of plain decoding and all lengths.
+// The best rate of plain decoding and of all fixed lengths.
 double best_fixed_rate(const Machine& machine, std::span<const SimulatedRequest> requests);
 
 }  // namespace volley::decode

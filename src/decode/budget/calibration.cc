@@ -12,8 +12,8 @@ namespace {
 
 using ops::SurvivalTable;
 
-constexpr float kFade = 0.998f;    // factor on the counts in each round: half is gone after 346
-constexpr double kPriorBand = 16;  // outcomes of a band at which it weighs as much as the level above
+constexpr float kFade = 0.998f;    // factor on the counts each round: half is gone after 346 rounds
+constexpr double kPriorBand = 16;  // a band with this many outcomes weighs as much as the level above
 constexpr double kPriorPosition = 16;
 constexpr double kPriorOffset = 4;  // weight of the assumption that the drafter's log odds are right
 constexpr double kMostOffset = 4, kMostStep = 0.5;
@@ -52,7 +52,7 @@ Calibrator::Calibrator() {
   for (int32_t i = 0; i < Table::kPositions; ++i) fit_position(i);
 }
 
-// Counts for both bands that the table interpolates between.
+// Both neighbouring bands get counts, because the table interpolates between them.
 void Calibrator::observe(int32_t position, float log_odds, bool accepted) {
   const float at = std::clamp((log_odds - Table::kLowest) / Table::kWidth, 0.0f, Table::kBands - 1.0f);
   const int32_t band = std::min(static_cast<int32_t>(at), Table::kBands - 2);

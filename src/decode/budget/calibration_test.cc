@@ -81,8 +81,8 @@ TEST(CalibratorTest, ADrafterThatIsTooSureIsCorrectedInBandsThatWereNeverSeen) {
     for (int32_t block = 0; block < 16; ++block) calibrator.observe(0, odds_of(0.8), uniform(dice) < 2.0 / 3);
     calibrator.end_round(true);
   }
-  EXPECT_NEAR(chance(calibrator, 0, 0.8), 2.0 / 3, 0.04);    // its odds are twice what they should be,
-  EXPECT_NEAR(chance(calibrator, 0, 0.3), 0.3 / 1.7, 0.04);  // and so elsewhere: 3 / 7 / 2
+  EXPECT_NEAR(chance(calibrator, 0, 0.8), 2.0 / 3, 0.04);    // the odds are twice what they should be,
+  EXPECT_NEAR(chance(calibrator, 0, 0.3), 0.3 / 1.7, 0.04);  // and twice at other positions: 3 / 7 / 2
 }
 
 TEST(CalibratorTest, NeverFallsAlongConfidence) {

@@ -1,4 +1,4 @@
-// A cost model as text, for the cache file.
+// Writes and reads a cost model as text, for the cache file.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -25,7 +25,7 @@ json values_of(const Factors& factors) {
   return values;
 }
 
-// False: too few or too many.
+// Returns false for a wrong number of factors.
 template <typename Factors>
 bool set_values(const json& values, Factors& factors) {
   for (size_t i = 0; i < factors.size(); ++i) factors[i].value = values.at(i).get<double>();
@@ -36,7 +36,7 @@ bool usable(double seconds) {
   return std::isfinite(seconds) && seconds >= 0;
 }
 
-// Throws json::exception if this is no list of points; empty if their values make no sense.
+// Throws json::exception if this is no list of points. The curve is empty if the values make no sense.
 Curve curve_of(const json& points) {
   std::vector<CurvePoint> out;
   for (const json& point : points) {
@@ -52,7 +52,7 @@ Error damaged() {
 
 }  // namespace
 
-// Curves as measured, with the corrections of shapes; the speed of the machine as a whole is not kept.
+// Keeps the measured curves and the corrections of shapes. The machine's speed may differ at the next start.
 std::string CostModel::to_text(std::string_view key) const {
   json out;
   out["format"] = kFormat;

@@ -14,36 +14,35 @@ constexpr double square(double x) {
   return x * x;
 }
 
-// The initial uncertainty of factors, and how much they drift in a round (of logarithms).
+// Variances of the factors' logarithms: at the start, and added each round.
 constexpr double kShapeSpread = square(0.03), kShapeDrift = square(0.0005);
 constexpr double kKvSpread = square(0.5), kKvDrift = square(0.002);
-// Spread of the experts' factor: rows of one text choose more alike than independent ones, and only rounds show by how
-// much.
+// Rows of one text choose more alike than independent ones. Only rounds show by how much, so the experts' factor starts
+// with a wide spread.
 constexpr double kExpertSpread = square(0.2), kExpertDrift = square(0.002);
 constexpr double kSpeedSpread = square(0.1), kSpeedDrift = square(0.01);
-// And when the number of requests becomes e times as large or small: with the load, the clock changes that a GPU's
-// power limit leaves.
+// Added when the number of requests changes by a factor of e: a GPU under its power limit changes its clock.
 constexpr double kSpeedAtOtherLoad = square(0.05);
-// Variance of the unexplained part; estimated from the errors themselves.
+// The variance of the unexplained part is estimated from the errors themselves.
 constexpr double kFirstNoise = square(0.1), kLeastNoise = square(0.005), kMostNoise = square(1.0);
 constexpr double kNoiseRate = 0.05;
-constexpr double kOutlier = 3;      // standard deviations that one round may be off; the rest of its error is ignored
-constexpr double kMostFactor = 16;  // off the measured curves
+// a round may be off by this many standard deviations; the rest of its error is ignored
+constexpr double kOutlier = 3;
+constexpr double kMostFactor = 16;  // corrections stay within this factor of the measured curves
 
 double bounded(double factor) {
   return std::clamp(factor, 1 / kMostFactor, kMostFactor);
 }
 
-// By the pass that took the least for each expert that it touched beyond those of the pass that touched fewest: other
-// costs of more rows, and disturbances of a measurement, only add time. So the time that remains beside the experts is
-// positive.
+// Compares each pass with the one that touched fewest experts, and takes the least time for an additional expert. Other
+// costs of more rows and disturbances only add time, so the least is nearest the truth and leaves a positive rest.
 double seconds_per_expert(std::span<const CostSample> samples) {
   const auto fewest =
       std::ranges::min_element(samples, {}, [](const CostSample& s) { return std::pair(s.experts, s.seconds.rest); });
-  // At most the time of that pass: without other evidence, half of it is attributed to its experts.
+  // Caps the result: without other evidence, half of that pass's time belongs to its experts.
   double least = fewest->experts > 0 ? 0.5 * fewest->seconds.rest / fewest->experts : 0;
   for (const CostSample& sample : samples) {
-    // Some experts more or less are noise.
+    // A few experts more or less are noise.
     if (sample.experts < 1.25 * fewest->experts || sample.experts == 0) continue;
     least = std::min(least, (sample.seconds.rest - fewest->seconds.rest) / (sample.experts - fewest->experts));
   }
@@ -57,7 +56,7 @@ double log_error(double measured, double predicted) {
 }  // namespace
 
 Curve::Curve(std::vector<CurvePoint> points) {
-  // From the largest to the smallest.
+  // Walks from the largest point to the smallest.
   std::ranges::sort(points, [](const CurvePoint& a, const CurvePoint& b) { return a.x > b.x; });
   for (const CurvePoint& point : points) {
     const double least = points_.empty() ? point.y : std::min(point.y, points_.back().y);
@@ -127,7 +126,7 @@ void CostModel::learn(std::span<const Share> shares, double error, Noise& noise)
     factor->value = bounded(factor->value * std::exp(gain * step));
     factor->variance *= 1 - gain * part;
   }
-  // Adapts quickly at first, because rounds teach little while the noise seems large.
+  // The rate is high at first, because rounds teach little while the noise seems large.
   const double rate = std::max(kNoiseRate, 1.0 / (2 + noise.seen));
   if (rate > kNoiseRate) ++noise.seen;
   noise.variance += rate * (std::clamp(square(step) - known, kLeastNoise, kMostNoise) - noise.variance);
@@ -155,7 +154,7 @@ CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv, ExpertCosts ex
   mixed_ = {0, true};
 }
 
-// A length that was measured for fewer requests than others is extrapolated: its ratio to the interpolation of its
+// Extrapolates lengths that were measured for fewer requests than others. The ratio to the interpolation of a length's
 // neighbours stays what it was at the last measured number of requests.
 void CostModel::complete_drafts() {
   double most = 0;
@@ -250,7 +249,7 @@ void CostModel::observe(const RoundShape& shape, const RoundSeconds& seconds) {
                                {&kv_rest_, r.kv_read / rest},
                                {&kv_row_, r.kv_row / rest}};
   learn(rest_shares, log_error(seconds.rest, rest), rest_noise_);
-  const DraftParts d = draft_parts(shape);  // after learn(): its corrections must not count twice
+  const DraftParts d = draft_parts(shape);  // computed after learn(), so that its corrections do not count twice
   const double draft = d.seconds();
   if (shape.draft == 0 || !(draft > 0)) return;
   const Length length = find(shape.draft);

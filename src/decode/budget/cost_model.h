@@ -16,15 +16,15 @@
 
 namespace volley::decode {
 
-// A point of a measured function of one number.
+// A measured point of a function of one number.
 struct CurvePoint {
   double x = 0, y = 0;
 };
 
-// A time, linear between the points it was measured at and never falling: whatever disturbs a measurement adds to it,
-// so where something larger was faster, the smaller one takes no longer either, and of one size the fastest time
-// counts. Before the first point it is constant; behind the last it goes on with the last slope, or with half of the
-// last y / x if that is steeper: where little could be measured, doing more must not look free.
+// A time that is linear between measured points and never falls. Disturbances only add time, so a smaller shape takes
+// no longer than a larger one, and the fastest run of a size counts. The time is constant before the first point.
+// Behind the last it continues with the last slope, or with half of the last y / x if that is steeper, so that
+// unmeasured work does not look free.
 class Curve {
  public:
   Curve() = default;
@@ -50,31 +50,31 @@ struct RoundShape {
 
 struct RoundSeconds {
   double draft = 0;  // the drafter's pass
-  double rest = 0;   // everything after it
+  double rest = 0;   // the rest of the round
   double total() const { return draft + rest; }
 };
 
 struct CostSample {
   RoundShape shape;
   RoundSeconds seconds;
-  double experts = 0;  // distinct ones that the target's pass touched, summed over its layers
+  double experts = 0;  // distinct experts that the target's pass touched, summed over its layers
 };
 
-// The part of the target's reads that depends on its rows: the experts that they are routed to.
+// The target reads only the experts that its rows are routed to, so this cost depends on the rows.
 struct ExpertCosts {
-  int32_t layers = 0;  // layers that have experts; 0: none has
+  int32_t layers = 0;  // layers with experts; 0: no experts
   int32_t count = 0, top_k = 0;
-  double seconds = 0;  // for each distinct expert
+  double seconds = 0;  // per distinct expert
 
-  // Distinct experts of `rows` rows that choose independently, in all layers.
+  // Distinct experts that `rows` independently routed rows touch, summed over layers.
   double distinct(double rows) const;
 };
 
 // Seconds for each position that a decoding request attends to.
 struct KvCosts {
-  double draft = 0;  // in the drafter's pass
-  double rest = 0;   // in the target's pass: to read it
-  double row = 0;    // in the target's pass, for each row of the request: to multiply with it
+  double draft = 0;  // per position, in the drafter's pass
+  double rest = 0;   // per position, for the target to read it
+  double row = 0;    // per position and row of the request, for the target to multiply with it
 };
 
 // draft = speed * factor[length] * curve[length](requests) + kv_tokens * kv.draft
@@ -119,22 +119,22 @@ class CostModel {
   // with prompts teach nothing of rounds: their times are mostly the prompts'.
   void observe(const RoundShape& shape, const RoundSeconds& seconds);
 
-  // As JSON text, for a cache file. `key` identifies device, model shapes and build; from_text returns
-  // kFailedPrecondition for another key and kDataLoss for invalid text.
+  // JSON text for a cache file. `key` identifies device, model shapes and build; from_text returns kFailedPrecondition
+  // for another key and kDataLoss for invalid text.
   std::string to_text(std::string_view key) const;
   static Result<CostModel> from_text(std::string_view text, std::string_view key);
 
  private:
   struct Factor {
     double value = 1;
-    double variance = 0;  // of its logarithm
+    double variance = 0;  // variance of the factor's logarithm
   };
-  // A factor that contributed to a time, and its share.
+  // A factor of a predicted time, and its share of it.
   struct Share {
     Factor* factor;
     double part;
   };
-  // Corrections of a curve over rows: at every half octave, linear between.
+  // A correction stands at every half octave of rows; between two it is linear.
   static constexpr int kKnots = 32;
   struct Knot {
     int index = 0;
@@ -145,10 +145,10 @@ class CostModel {
   static double factor_at(const RowFactors& factors, double rows);
   struct DraftCurve {
     int32_t length = 0;
-    Curve seconds;  // over requests
+    Curve seconds;  // over the number of requests
     Factor factor = {};
   };
-  // A length of drafts between two that were measured.
+  // A draft length between two measured ones.
   struct Length {
     size_t low = 0, high = 0;  // indices into drafts_
     double above = 0;          // weight of high
@@ -162,8 +162,7 @@ class CostModel {
     double seconds() const { return rows + experts + kv_read + kv_row; }
   };
 
-  // Variance of the unexplained part of a time's logarithm, and the number of times that it was estimated from while
-  // they were few.
+  // `seen` counts the times that the variance was estimated from, while they are few.
   struct Noise {
     double variance = 0;
     int32_t seen = 0;
@@ -174,20 +173,20 @@ class CostModel {
   void forget_variances();
   void drift(int32_t requests);
   static void learn(std::span<const Share> shares, double error, Noise& noise);
-  bool sane() const;  // of what was read from a file
+  bool sane() const;  // checks what was read from a file
   Length find(int32_t draft_length) const;
   DraftParts draft_parts(const RoundShape& shape) const;
   RestParts rest_parts(const RoundShape& shape) const;
 
   std::vector<DraftCurve> drafts_;  // ascending lengths
-  Curve rest_;                      // over rows
+  Curve rest_;                      // over the number of rows
   RowFactors row_factors_;
-  KvCosts kv_;  // as guessed; its factors:
+  KvCosts kv_;  // initial guess; the factors that correct it:
   Factor kv_draft_, kv_rest_, kv_row_;
   ExpertCosts experts_;
-  Factor experts_differ_;  // how many are touched, of those that independent rows would
+  Factor experts_differ_;  // ratio of touched experts to those that independent rows would touch
   Factor speed_;
-  int32_t last_requests_ = 0;  // of the last round that was observed
+  int32_t last_requests_ = 0;  // in the last observed round
   Noise draft_noise_, rest_noise_;
   MixedSteps mixed_ = {0, false};
 };

@@ -43,7 +43,7 @@ TEST(CurveTest, TakesTheFastestOfWhatWasMeasuredMoreThanOnce) {
   EXPECT_EQ(curve.points().size(), 2u);
 }
 
-// Rows cost 1 ms each beyond 10 ms, drafts 2 ms and 0.1 ms a token.
+// The target's pass costs 10 ms and 1 ms a row; drafting costs 2 ms and 0.1 ms a token.
 RoundSeconds truth(const RoundShape& shape) {
   RoundSeconds seconds;
   seconds.rest = 0.01 + 0.001 * (shape.verify_rows + shape.other_rows);
@@ -87,7 +87,7 @@ TEST(CostModelTest, ALengthThatWasNotMeasuredAsFarGoesOnBesideItsNeighbours) {
     samples.push_back({{n, 3, n, 0, 0}, {0.1 * n, 1}});
     samples.push_back({{n, 15, n, 0, 0}, {0.3 * n, 1}});
   }
-  samples.push_back({{1, 9, 1, 0, 0}, {0.25, 1}});  // a quarter more than between the others
+  samples.push_back({{1, 9, 1, 0, 0}, {0.25, 1}});  // a quarter more than its neighbours
   const CostModel model(samples, {});
   EXPECT_NEAR(model.predict({1, 9, 1, 0, 0}).draft, 0.25, 1e-9);
   EXPECT_NEAR(model.predict({32, 9, 32, 0, 0}).draft, 0.25 * 32, 1e-9);
@@ -113,8 +113,7 @@ TEST(CostModelTest, FollowsALastingChangeOfTheMachine) {
   EXPECT_NEAR(model.predict(other).total() / slow(truth(other)).total(), 1, 0.1) << "shapes that did not run";
 }
 
-// More requests take a GPU to its power limit: all of their rounds become slower, but none becomes more expensive than
-// others.
+// More requests take a GPU to its power limit. All rounds slow down alike, so no shape becomes relatively expensive.
 TEST(CostModelTest, AtAnotherLoadItIsTheMachineThatChanged) {
   CostModel model = model_of();
   const RoundShape before = {1, 15, 16, 0, 0}, ran = {16, 3, 64, 0, 0}, other = {16, 1, 32, 0, 0};
@@ -165,7 +164,7 @@ TEST(CostFileTest, SurvivesARoundTrip) {
   for (int32_t i = 0; i < 20; ++i) model.observe(shape, {0.004, 0.03});
   const Result<CostModel> read = CostModel::from_text(model.to_text("H200, 8B"), "H200, 8B");
   ASSERT_TRUE(read.ok()) << read.error().message;
-  // Everything but the current speed of the machine as a whole.
+  // Compares two shapes, because the machine's current speed cancels out.
   const auto ratio = [&](const RoundShape& a, const RoundShape& b, const CostModel& m) {
     return m.predict(a).rest / m.predict(b).rest;
   };
@@ -189,7 +188,7 @@ TEST(CostFileTest, RefusesDamage) {
     EXPECT_NE(at, std::string::npos) << what;
     return text.replace(at, what.size(), by);
   };
-  const std::string some_point = "0.0021";  // of the drafter: a request, a token
+  const std::string some_point = "0.0021";  // the drafter's time for one request and one token
   ASSERT_THAT(good, HasSubstr(some_point));
   for (const std::string& text :
        {std::string(), std::string("{}"), std::string("[1, 2"), good.substr(0, good.size() / 2),
@@ -202,7 +201,7 @@ TEST(CostFileTest, RefusesDamage) {
   }
 }
 
-// 48 layers of 128 experts, 8 a row: 2 us for each expert that is touched, 1.5 ms and 3 us a row for the rest.
+// 48 layers of 128 experts, 8 a row. Each touched expert costs 2 us; the rest costs 1.5 ms and 3 us a row.
 constexpr ExpertCosts kExperts = {48, 128, 8, 2e-6};
 
 double truth_with_experts(int32_t rows, double touched) {
@@ -216,7 +215,7 @@ TEST(CostModelExpertsTest, CountsDistinctExpertsOfIndependentRows) {
   EXPECT_EQ(ExpertCosts{}.distinct(100), 0);
 }
 
-// Rows that agreed on half of their experts were measured, and some shapes alone.
+// The measured rows agreed on half of their experts.
 TEST(CostModelExpertsTest, PredictsRowsWhoseExpertsDiffer) {
   std::vector<CostSample> samples;
   for (const int32_t rows : {1, 4, 16, 256}) {
@@ -233,7 +232,7 @@ TEST(CostModelExpertsTest, PredictsRowsWhoseExpertsDiffer) {
       << "what was measured alone says too little";
 }
 
-// Every sample used the same experts: the cost of one is a guess, and no prediction decreases or is zero.
+// The cost of one expert is then a guess, but no prediction decreases or is zero.
 TEST(CostModelExpertsTest, SamplesThatTouchTheSameExpertsStillPredict) {
   std::vector<CostSample> samples;
   for (const int32_t rows : {1, 16, 64}) {
@@ -249,7 +248,7 @@ TEST(CostModelExpertsTest, SamplesThatTouchTheSameExpertsStillPredict) {
   EXPECT_NEAR(model.predict({1, 0, 1, 0, 0}).rest, samples[0].seconds.rest, 1e-9);
 }
 
-// Rounds of a text whose rows share most of their experts correct the estimate, also for row counts that did not run.
+// The rows of the text share most of their experts. Its rounds also correct the estimate for other row counts.
 TEST(CostModelExpertsTest, LearnsHowManyExpertsDiffer) {
   std::vector<CostSample> samples;
   for (const int32_t rows : {1, 4, 16, 64}) {

@@ -8,20 +8,20 @@
 namespace volley::decode {
 namespace {
 
-// Rounds of a shape, of which the fastest counts, because other load only adds time. Further rounds run if time is left
-// when all shapes have had their first ones.
+// The fastest run of a shape counts, because other load only adds time. More runs follow if time is left once every
+// shape has had its first ones.
 constexpr int32_t kFirstRepeats = 2, kMoreRepeats = 6;
 
-// The order of measurements: on a slow machine the time ends before the last.
+// Grids in the order in which they are measured: on a slow machine the time ends before the last.
 enum class Grid { kCorners, kCoarse, kFine };
 
-constexpr size_t kCoarseLengths = 4;  // of drafts
-// Rows of passes, where any number is possible.
+constexpr size_t kCoarseLengths = 4;  // draft lengths
+// Row counts to measure where a pass may have any number of rows.
 constexpr int32_t kCoarseRows[] = {2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024};
 constexpr int32_t kFineRows[] = {2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,  13,  14,  15,  16,  20,  24,  28,
                                  32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024};
 
-// The shortest, the longest, and some that halve what is between them.
+// Takes the shortest, the longest, and lengths that halve the gaps.
 std::vector<int32_t> lengths_of(Grid grid, const std::vector<int32_t>& lengths) {
   if (grid == Grid::kFine) return lengths;
   std::set<int32_t> some = {lengths.front(), lengths.back()};
@@ -36,16 +36,16 @@ auto key_of(const RoundShape& shape) {
   return std::tuple(shape.requests, shape.draft, shape.verify_rows);
 }
 
-// Used to order shapes by cost: a drafted row costs some part of a verified one.
+// Orders shapes by cost: a drafted row costs a fraction of a verified one.
 int32_t weight_of(const RoundShape& shape) {
   return 2 * shape.verify_rows + shape.requests * shape.draft;
 }
 
-// Shapes with empty contexts, the cheapest first.
+// Returns shapes with empty contexts, the cheapest first.
 std::vector<RoundShape> shapes_to_measure(const RoundGeometry& geometry, const MeasurePlan& plan, Grid grid) {
   const int64_t room = plan.pages / plan.pages_per_slot(geometry.block_size);
   const auto most = static_cast<int32_t>(std::min<int64_t>({plan.slots, room, plan.max_rows}));
-  std::set<int32_t> counts = {1, most};  // of requests
+  std::set<int32_t> counts = {1, most};  // numbers of requests
   for (int32_t n = 1; grid != Grid::kCorners && n < most; n *= 2) counts.insert(n);
   std::span<const int32_t> row_sizes = geometry.row_buckets;
   if (row_sizes.empty()) row_sizes = grid == Grid::kFine ? std::span<const int32_t>(kFineRows) : kCoarseRows;
@@ -61,7 +61,7 @@ std::vector<RoundShape> shapes_to_measure(const RoundGeometry& geometry, const M
   const std::vector<int32_t> lengths = lengths_of(grid, geometry.draft_lengths);
   for (const int32_t n : counts) {
     add(n, 0, n);
-    // The drafter, with as few rows beside it as there can be.
+    // Measures the drafter with as few rows beside it as possible.
     const auto least = std::ranges::upper_bound(row_sizes, n);
     for (const int32_t length : lengths) {
       const int32_t all = n * (length + 1);
@@ -69,7 +69,7 @@ std::vector<RoundShape> shapes_to_measure(const RoundGeometry& geometry, const M
     }
     if (n == 1 || grid != Grid::kCorners) add(n, geometry.block_size - 1, n * geometry.block_size);
   }
-  // Rows, with as few drafts beside them as there can be.
+  // Measures rows with as few drafts beside them as possible.
   const int32_t most_rows = std::min({geometry.most_shared_rows, most * geometry.block_size, plan.max_rows});
   const int32_t most_of_sizes = *std::prev(std::ranges::upper_bound(row_sizes, std::max(most_rows, row_sizes.front())));
   for (const int32_t rows : row_sizes) {
@@ -105,8 +105,8 @@ KvCosts guess_kv_costs(const MeasurePlan& plan, std::span<const CostSample> samp
   KvCosts costs;
   costs.rest = plan.target_kv_bytes * per_byte;
   costs.draft = plan.draft_kv_bytes * per_byte;
-  // Two operations for each weight, and for each value of K and V two for each head that uses it. Attention does not
-  // multiply as fast, but a guess that is too low is tried, and so corrected, sooner.
+  // A weight takes two operations, and so does a value of K or V for each head that uses it. Attention multiplies more
+  // slowly, but a guess that is too low is tried and so corrected sooner.
   costs.row = per_row * plan.heads_per_kv_head * plan.target_kv_bytes / plan.target_weight_bytes;
   return costs;
 }
@@ -130,10 +130,10 @@ Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan
     return {};
   };
   for (const Grid grid : {Grid::kCorners, Grid::kCoarse, Grid::kFine}) {
-    double seconds_per_weight = 0;  // of the last shape, which was smaller
+    double seconds_per_weight = 0;  // from the last, smaller shape
     for (const RoundShape& shape : shapes_to_measure(geometry, plan, grid)) {
       if (!samples.contains(key_of(shape))) {
-        // Plain rounds are all measured: they are few, and all others are compared with them.
+        // All plain rounds are measured: they are few, and every other shape is compared with them.
         const bool fits = spent + seconds_per_weight * weight_of(shape) < plan.seconds;
         if (!fits && drafted && shape.draft > 0) continue;
         VOLLEY_RETURN_IF_ERROR(measure(shape, grid == Grid::kCorners ? 1 : kFirstRepeats));
@@ -141,7 +141,7 @@ Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan
       seconds_per_weight = samples.at(key_of(shape)).seconds.total() / weight_of(shape);
     }
     if (grid != Grid::kCorners) continue;
-    // Runs once more, whatever the time: the first run may have used memory that was never touched before.
+    // Each shape runs once more in any case: its first run may have touched new memory.
     for (const RoundShape& shape : shapes_to_measure(geometry, plan, grid)) {
       if (shape.draft == 0) VOLLEY_RETURN_IF_ERROR(measure(shape, 1));
     }

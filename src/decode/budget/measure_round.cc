@@ -1,4 +1,3 @@
-// Rounds of made-up requests, to be measured.
 #include "decode/budget/calibration.h"
 #include "decode/budget/measure.h"
 #include "device/fault.h"
@@ -8,14 +7,14 @@ namespace {
 
 constexpr int32_t kWarmUps = 4;
 
-// Runs rounds of the first slots, whose requests have almost no context.
+// Runs rounds in the first slots, with almost no context.
 class MadeUpRequests {
  public:
   MadeUpRequests(StepExecutor& round, const MeasurePlan& plan) : round_(round), plan_(plan) {}
   ~MadeUpRequests() {
     try {
       clear();
-    } catch (const DeviceFault&) {  // the fault may be the reason for this cleanup; then no slots are left
+    } catch (const DeviceFault&) {  // that fault may be why this cleanup runs; no slots are left then
     }
   }
 
@@ -28,7 +27,7 @@ class MadeUpRequests {
   StepExecutor& round_;
   const MeasurePlan& plan_;
   const Calibrator calibrator_;
-  int32_t running_ = 0, rounds_ = 0;  // slots; since they started
+  int32_t running_ = 0, rounds_ = 0;  // slots in use, and rounds since they started
   std::vector<RoundSegment> segments_;
   std::vector<RoundResult> results_;
 };
@@ -51,7 +50,7 @@ Status MadeUpRequests::start(int32_t slots) {
     VOLLEY_RETURN_IF_ERROR(round_.execute(StartSlot{slot, start}));
     ++running_;
     for (int32_t group = 0; group < std::ssize(round_.page_groups()); ++group) {
-      // Windows may have fewer pages, so page numbers wrap around: the content is not used.
+      // A window may have fewer pages. Page numbers wrap around, because the content does not matter.
       const int64_t of_group = round_.page_groups()[static_cast<size_t>(group)].pages;
       for (int32_t i = 0; i < pages; ++i) {
         const auto page = static_cast<int32_t>((int64_t{slot} * pages + i) % of_group);

@@ -7,7 +7,7 @@
 namespace volley::decode {
 namespace {
 
-// Runs so many rounds; from then on every call that uses the device throws.
+// Throws from every call that uses the device, once a number of rounds has run.
 class LostExecutor final : public StepExecutor {
  public:
   explicit LostExecutor(int rounds) : rounds_(rounds) {

@@ -5,13 +5,13 @@
 namespace volley::decode {
 namespace {
 
-// Sizes to consider if any size is possible: between two of them the gain is nearly linear. With blocks of 16 each step
-// is one more token for every request.
+// Row counts to consider where any count is possible. The gain is nearly linear between two of them. With blocks of 16,
+// each step gives every request one more token.
 constexpr int32_t kRowSteps = 15;
 
 const Option& better(const Option& a, const Option& b) {
   constexpr double kEqual = 1e-9;
-  return b.tokens * a.charged > a.tokens * b.charged * (1 + kEqual) ? b : a;  // of rates, without dividing
+  return b.tokens * a.charged > a.tokens * b.charged * (1 + kEqual) ? b : a;  // compares rates without dividing
 }
 
 }  // namespace
@@ -21,7 +21,7 @@ RoundShape Options::shape(const RoundToChoose& round, int32_t draft, int32_t row
   const auto length = std::ranges::lower_bound(config_.draft_lengths, draft);
   if (draft > 0 && length != config_.draft_lengths.end()) shape.draft = *length;
   if (config_.row_buckets.empty() || round.other_rows > 0 || draft == 0) return shape;
-  // Too many rows to be shared out: whole blocks run.
+  // These rows are too many to be shared out, so whole blocks run.
   if (rows > config_.most_shared_rows) {
     shape.verify_rows = round.requests * (config_.max_draft + 1);
     return shape;
@@ -31,7 +31,7 @@ RoundShape Options::shape(const RoundToChoose& round, int32_t draft, int32_t row
   return shape;
 }
 
-// The drafter's pass has no part in it, so the length does not matter.
+// The length does not matter, because the drafter's pass is not in this cost.
 Options::Size Options::size(const RoundToChoose& round, int32_t rows, const CostModel& costs) const {
   const double seconds = costs.predict_rest(shape(round, config_.max_draft, rows));
   if (round.other_rows == 0) return {rows, seconds, seconds};
@@ -48,7 +48,7 @@ void Options::fill_sizes(const RoundToChoose& round, const CostModel& costs) {
   if (config_.row_buckets.empty()) {
     const int32_t step = (whole - round.requests + kRowSteps - 1) / kRowSteps;
     if (step > 1 && round.requests + step / 2 <= most)
-      add(round.requests + step / 2);  // so that probes need not be larger than they must
+      add(round.requests + step / 2);  // keeps probes from being larger than they must be
     for (int32_t rows = round.requests + step; rows <= most; rows += step) add(rows);
     const bool limited = most > round.requests && most < whole - 1;
     if (limited && (sizes_.empty() || sizes_.back().rows < most)) add(most);
@@ -65,7 +65,7 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
   RoundToChoose alone = round;
   alone.other_rows = 0;
   const double plain = costs.predict(shape(round, 0, round.requests)).total();
-  // The additional cost of prompts. The same for every option, or else the prompts would seem to pay for long drafts.
+  // Computes once what the prompts add. Every option is charged the same, or prompts would seem to pay for long drafts.
   const double others = round.other_rows > 0 ? plain - costs.predict(shape(alone, 0, round.requests)).total() : 0;
   options_.push_back({0, round.requests, static_cast<double>(round.requests), plain, plain - others});
   begins_.push_back(1);
@@ -77,7 +77,7 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
     replay.extend(length);
     const int32_t total = round.requests + replay.places();
     const bool whole_fits = total <= config_.max_rows - round.other_rows;
-    // No room for any drafted token, so what drafting costs may not even be known: no such round could be measured.
+    // No drafted token fits. No such round could be measured, so the cost of drafting may be unknown.
     if (sizes_.empty() && !whole_fits) break;
     const double draft = costs.predict_draft(shape(round, length, round.requests));
     const auto add = [&](const Size& size) {

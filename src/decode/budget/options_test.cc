@@ -1,4 +1,4 @@
-// Protects the arithmetic under the policy: which options exist, and their gains estimated from past blocks.
+// Protects the arithmetic under the policy: which options exist, and the gains that past blocks predict.
 #include "decode/budget/options.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace volley::decode {
 namespace {
 
-// Drafts of 1, 3 or 7 tokens, in passes of so many rows.
+// Configures drafts of 1, 3 or 7 tokens, in passes of this many rows.
 BudgetConfig of_rows(int32_t rows) {
   return {.max_draft = 7,
           .draft_lengths = {1, 3, 7},
@@ -27,7 +27,7 @@ Replay begun(std::span<const Replay::Request> requests, const Population& popula
 
 TEST(OptionsTest, OfEqualOnesThatWithFewerDraftsThenWithFewerRows) {
   const CostModel costs({{{1, 0, 1}, {0, 1}}, {{1, 1, 1}, {1e-9, 1}}, {{64, 7, 1000}, {1e-9, 1}}},
-                        {});  // rows are free
+                        {});  // rows cost nothing
   Population population(7);
   BlockHistory history;
   const auto best = [&](std::vector<float> chances) {
@@ -45,7 +45,7 @@ TEST(OptionsTest, OfEqualOnesThatWithFewerDraftsThenWithFewerRows) {
   EXPECT_EQ(best({1, 1, 1, 1, 1, 1, 1}), std::pair(7, 32));
 }
 
-// Prompts have their share of a step with a target time: the remaining time limits drafts, never plain decoding.
+// Prompts have their share of a step with a target time. The remaining time limits drafts, never plain decoding.
 TEST(OptionsTest, NoDraftTakesLongerThanItMay) {
   const CostModel costs({{{4, 0, 4}, {0, 1}}, {{4, 7, 32}, {0.1, 2}}}, {});
   Population population(7);
@@ -71,7 +71,7 @@ TEST(OptionsTest, NoDraftTakesLongerThanItMay) {
   EXPECT_EQ(best(0.5).draft, 0);
 }
 
-// Less room than a step between the sizes that are looked at.
+// The room is smaller than the step between the sizes that are considered.
 TEST(OptionsTest, WhatThereIsRoomForIsOneOfTheSizes) {
   const CostModel costs({{{200, 0, 200}, {0, 1}}, {{200, 15, 3200}, {1, 10}}}, {});
   const std::vector<Replay::Request> requests(200, {nullptr, 15});

@@ -14,49 +14,49 @@
 namespace volley::decode {
 namespace {
 
-// Deciding takes some microseconds, so a decision stands until rounds of so many seconds in all have run.
+// Deciding takes microseconds, so a decision stands until rounds of this many seconds have run.
 constexpr double kDecisionSeconds = 0.001;
 // A choice is kept until another is better by kClearly, or by kSlightly for kPatience decisions in a row. When the
 // number of requests changes by more than a quarter, the best one is taken at once.
 constexpr double kClearly = 1.02, kSlightly = 1.002;
 constexpr int32_t kPatience = 16;
 
-// Probes: without drafts there are no outcomes, so some rounds draft to learn. They are as frequent as their cost of
-// kProbeShare of the time permits, but at least every kMostProbeGap rounds, or drafts that pay again would be noticed
-// late.
+// Without drafts there are no outcomes, so some rounds are probes that draft to learn. Their cost may be kProbeShare of
+// the time. They come at least every kMostProbeGap rounds, or the policy would notice late that drafts pay again.
 constexpr double kProbeShare = 0.005;
 constexpr double kLeastProbeGap = 8, kMostProbeGap = 40;
 constexpr int32_t kLongAgo = 1 << 20;
-// Rivals: every other length, and every half octave of rows, runs now and then, as often as that costs kRivalShare of
-// the time. They reveal errors in the costs, which were measured in one short moment, and how longer blocks continue.
-// An option that would lose even if every token were accepted gets kHopelessShare: only its costs can be wrong.
+// Rivals are all other lengths, and every half octave of rows. Each runs now and then, as often as its cost stays
+// within kRivalShare of the time. Rivals reveal errors in the costs, which were measured in one short moment, and show
+// how longer blocks continue. An option that would lose even if every token were accepted gets kHopelessShare: only its
+// costs can be wrong.
 constexpr double kRivalShare = 0.0003, kHopelessShare = 0.0001;
 constexpr double kLeastRivalGap = 48;
-constexpr int64_t kBetweenRivals = 16;  // rounds from one to the next
-// A number of rows that is predicted to lose almost nothing may be the best. So those run in turn soon after the number
-// of requests has changed by more than a quarter, when the actual cost of rounds of that size is not known yet.
+constexpr int64_t kBetweenRivals = 16;  // rounds between two rivals
+// A number of rows that is predicted to lose almost nothing may be the best. Such options run in turn soon after the
+// number of requests has changed by more than a quarter, because the actual cost of that size is not known yet.
 constexpr int64_t kSettling = 64, kBetweenCloseRivals = 4;  // rounds
 constexpr double kClose = 0.04;                             // share of a round's time
 constexpr int32_t kRowBands = 32;
-// Among lengths to probe a longer one is taken while it costs hardly more.
+// Among lengths to probe, a longer one is taken while it costs hardly more.
 constexpr double kHardlyMore = 1.2;
-constexpr int32_t kLeastProbedTokens = 4;  // verified, and an eighth of the requests
+constexpr int32_t kLeastProbedTokens = 4;  // verified tokens of a probe; an eighth of the requests if that is more
 
-// A request's own shift: a step along the gradient of its outcomes' likelihood, and a pull back to 0.
+// A request's own shift takes a step along the gradient of its outcomes' likelihood, and is pulled back to 0.
 constexpr float kShiftRate = 0.02f, kShiftPull = 0.005f, kMostShift = 2.0f;
 
 int32_t row_band(int32_t rows) {
   return std::clamp(static_cast<int32_t>(2 * std::log2(static_cast<float>(rows))), 0, kRowBands - 1);
 }
 
-// Rows that verify all tokens that a draft of this length gives the requests.
+// Rows that verify every token that a draft of this length gives the requests.
 int32_t whole_rows(std::span<const BudgetRequest> requests, int32_t draft) {
   int32_t rows = 0;
   for (const BudgetRequest& request : requests) rows += 1 + std::min(draft, request.most_draft);
   return rows;
 }
 
-// Seconds that a round loses against one with `rate` tokens a second.
+// Seconds that a round loses against one that commits `rate` tokens a second.
 double loss(const Option& option, double rate) {
   return std::max(0.0, option.charged - option.tokens / rate);
 }
@@ -90,7 +90,7 @@ struct BudgetPolicy::State {
   const Option* close_rival(std::span<const Option* const> best_of_band, const Option& chosen) const;
   std::optional<Decision> standing(std::span<const BudgetRequest> requests, const RoundToChoose& round);
   Decision choose(std::span<const BudgetRequest> requests, const RoundToChoose& round);
-  // Plain decoding is 0, then come the lengths; as in Options.
+  // Index as in Options: 0 is plain decoding, then come the lengths.
   size_t length_index(int32_t draft) const {
     return draft == 0 ? 0 : 1 + (std::ranges::lower_bound(config.draft_lengths, draft) - config.draft_lengths.begin());
   }
@@ -103,7 +103,7 @@ struct BudgetPolicy::State {
   std::unordered_map<RequestId, Known> known;
 
   std::vector<Calibration> reliability;
-  // Rounds observed, and which were the last that drafted.
+  // Rounds observed so far, and the last ones that drafted.
   int64_t rounds = 0;
   std::vector<int64_t> drafted;  // latest first, at most kReplayRounds
 
@@ -113,17 +113,15 @@ struct BudgetPolicy::State {
   std::vector<int64_t> ages;
   std::vector<float> chances;
 
-  // The last choice, and its number of requests.
   int32_t draft = 0, settled_requests = 0, impatience = 0;
   double rows_per_request = 0;
-  int64_t changed = -kSettling;  // the decision with which the number of requests changed last
+  int64_t changed = -kSettling;  // the last decision that changed the number of requests
   int32_t since_probe = static_cast<int32_t>(kMostProbeGap);
-  // The last decision, while it stands.
   Decision last;
   bool last_whole = false;  // the decision verifies all drafted tokens
   int32_t last_requests = 0;
   double stands_for = 0;  // seconds
-  // Decisions, and which was the last with each length and about as many rows.
+  // The number of decisions, and the last one with each length and each band of rows.
   int64_t decisions = 0;
   std::vector<int64_t> last_length;
   std::array<int64_t, kRowBands> last_band = {};
@@ -165,7 +163,7 @@ const Option& BudgetPolicy::State::nearest(size_t length, double rows) const {
 
 const Option& BudgetPolicy::State::settle(int32_t requests) {
   const Option* chosen = &options.best();
-  if (options.others_wait() || options.bounded()) return *chosen;  // not kept for later rounds
+  if (options.others_wait() || options.bounded()) return *chosen;  // other options are not comparable with later rounds
   bool kept = false;
   const bool same_load = 4 * std::abs(requests - settled_requests) <= settled_requests;
   for (size_t i = 0; same_load && i < options.lengths(); ++i) {
@@ -184,7 +182,7 @@ const Option& BudgetPolicy::State::settle(int32_t requests) {
   return *chosen;
 }
 
-// Which row count to probe with a length: one that verifies some tokens, and more where that costs hardly more.
+// Chooses the rows to probe a length with: few, or more where that costs hardly more.
 const Option& BudgetPolicy::State::to_probe(size_t length, int32_t requests, double rate) const {
   const std::span<const Option> all = options.of_length(length);
   const int32_t some = requests + std::max(kLeastProbedTokens, requests / 8);
@@ -198,13 +196,13 @@ const Option& BudgetPolicy::State::to_probe(size_t length, int32_t requests, dou
   return *option;
 }
 
-// The gain if every token were accepted.
+// Whether the length would win if every token were accepted.
 bool BudgetPolicy::State::could_win(size_t length, double rate) const {
   return std::ranges::any_of(options.of_length(length),
                              [&](const Option& option) { return option.rows > rate * option.charged; });
 }
 
-// The option to probe in place of plain decoding, or null.
+// The option to probe instead of plain decoding, or null.
 const Option* BudgetPolicy::State::probe(const RoundToChoose& round, const Option& plain) {
   since_probe = std::min(since_probe + 1, kLongAgo);
   if (since_probe < kLeastProbeGap) return nullptr;
@@ -231,9 +229,9 @@ bool BudgetPolicy::State::rivals_turn() const {
   return (decisions + 1) % (settling() ? kBetweenCloseRivals : kBetweenRivals) == 0;
 }
 
-// The option of another length, or with about as many rows as have not been seen for long, whose turn it is, or null.
+// The option whose turn it is, of another length or of a band of rows that has not run for long. Null: none has it.
 const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Option& chosen) {
-  if (!rivals_turn() || round.other_rows > 0) return nullptr;  // costs are learned from rounds without prompts alone
+  if (!rivals_turn() || round.other_rows > 0) return nullptr;  // only rounds without prompts teach costs
   std::array<const Option*, kRowBands> best_of_band = {};
   for (size_t i = 0; i < options.lengths(); ++i) {
     for (const Option& option : options.of_length(i)) {
@@ -246,7 +244,7 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
   const Option* rival = nullptr;
   double most_due = 1;
   const auto consider = [&](const Option& option, int64_t last) {
-    // Loses even if every token were accepted, unless the costs are wrong.
+    // It loses even if every token were accepted, unless the costs are wrong.
     const bool hopeless = option.draft > 0 && option.rows <= chosen.rate() * option.charged;
     const double share = hopeless ? kHopelessShare : kRivalShare;
     const double gap = std::max(kLeastRivalGap, loss(option, chosen.rate()) / (share * chosen.charged));
@@ -264,8 +262,8 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
   return rival;
 }
 
-// While settling: of plain decoding and the bands of rows that are close, the one that has not run for longest, or
-// null.
+// While settling, returns the close option that has not run for longest, among plain decoding and the bands of rows.
+// Null: no option is close.
 const Option* BudgetPolicy::State::close_rival(std::span<const Option* const> best_of_band,
                                                const Option& chosen) const {
   if (!settling()) return nullptr;
@@ -281,8 +279,7 @@ const Option* BudgetPolicy::State::close_rival(std::span<const Option* const> be
   return next;
 }
 
-// The last decision once more, while it stands: for as many requests, when no prompt comes with them and no rival's
-// turn may have come.
+// Repeats the last decision while it stands: as many requests, no prompt, and no rival's turn can have come.
 std::optional<Decision> BudgetPolicy::State::standing(std::span<const BudgetRequest> requests,
                                                       const RoundToChoose& round) {
   if (stands_for <= 0 || round.requests != last_requests || round.other_rows > 0 || rivals_turn() ||
@@ -326,7 +323,7 @@ Decision BudgetPolicy::decide(std::span<const BudgetRequest> requests, PassPromp
   const std::optional<Decision> again = s.standing(requests, round);
   const Decision decision = again ? *again : s.choose(requests, round);
   ++s.decisions;
-  if (round.other_rows > 0) return decision;  // such a round does not improve the costs
+  if (round.other_rows > 0) return decision;  // a round with prompts does not improve the costs
   s.last_length[s.length_index(decision.draft)] = s.decisions;
   if (decision.draft > 0) s.last_band[row_band(decision.verify_rows)] = s.decisions;
   return decision;
@@ -336,10 +333,10 @@ void BudgetPolicy::State::learn(const BlockOutcome& block) {
   const auto drafted_tokens = std::min(static_cast<int32_t>(block.confidence.size()), config.max_draft);
   if (drafted_tokens == 0) return;
   const auto found = known.find(block.id);
-  Known unknown;  // one that began under a fixed number, or has ended: it still tells what blocks are like
+  Known unknown;  // the request has ended, or began under a fixed number; its block still teaches what blocks are like
   Known& request = found != known.end() ? found->second : unknown;
   const float shift = request.shift;
-  const int32_t told = std::min(block.verified, block.accepted + (block.cut ? 0 : 1));  // outcomes that are known
+  const int32_t told = std::min(block.verified, block.accepted + (block.cut ? 0 : 1));  // known outcomes
   float survival = 1, step = 0;
   chances.clear();
   for (int32_t i = 0; i < drafted_tokens; ++i) {

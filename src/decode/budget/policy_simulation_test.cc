@@ -1,5 +1,5 @@
-// The policy's gain on simulated machines. Rates are expected tokens a second, relative to the best of plain decoding
-// and fixed lengths of 1, 3, 7 and 15 drafted tokens, known beforehand.
+// Measures the policy's gain on simulated machines. A rate is expected tokens a second, relative to the best of plain
+// decoding and fixed lengths of 1, 3, 7 and 15 drafted tokens, known beforehand.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -18,7 +18,7 @@ std::vector<SimulatedRequest> batch(int32_t n, const SimulatedRequest& like) {
   return requests;
 }
 
-// Half of the requests easy, half hard.
+// Makes half of the requests easy and half hard.
 std::vector<SimulatedRequest> mixture(int32_t n, double odds) {
   std::vector<SimulatedRequest> requests = batch(n, {});
   for (int32_t i = 0; i < n; ++i) {
@@ -30,7 +30,7 @@ std::vector<SimulatedRequest> mixture(int32_t n, double odds) {
 
 struct Outcome {
   double rate = 0;
-  int32_t probes = 0, changes = 0;  // changes: rounds that drafted another length than the last, but for probes
+  int32_t probes = 0, changes = 0;  // changes: rounds, probes excepted, that drafted another length than the last
   Decision last;
 };
 
@@ -52,7 +52,7 @@ Outcome run(Simulation& simulation, const std::vector<SimulatedRequest>& request
   return outcome;
 }
 
-// The share of the best fixed length's rate that is reached over the first rounds of an engine without prior knowledge.
+// The share of the best fixed length's rate that a new engine reaches over its first rounds.
 double from_the_start(const Machine& machine, const std::vector<SimulatedRequest>& requests) {
   Simulation simulation(machine, machine.measured(static_cast<int32_t>(requests.size())), 1);
   const Outcome outcome = run(simulation, requests, kRounds);
@@ -82,7 +82,7 @@ TEST(PolicySimulationTest, IsAsFastAsTheBestFixedLength) {
 TEST(PolicySimulationTest, ABatchOfEasyAndHardRequestsGainsByVerifyingUnevenly) {
   EXPECT_GE(from_the_start(h200(), mixture(32, 1)), 1.05);
   for (const double odds : {0.5, 2.0}) EXPECT_GE(from_the_start(h200(), mixture(32, odds)), 1.05);
-  // Arithmetic is the limit there: each row has its cost, and plain decoding wins.
+  // Arithmetic is the limit there: each row costs time, and plain decoding wins.
   EXPECT_GE(from_the_start(cpu(), mixture(32, 1)), 0.97);
 }
 
@@ -92,7 +92,7 @@ TEST(PolicySimulationTest, TokensThatTheDrafterKnowsToBeHardGainToo) {
   like.spread = 2;
   Simulation simulation(h200(), h200().measured(32), 1);
   const Outcome outcome = run(simulation, batch(32, like), kRounds);
-  // Without knowing which, verifying as many tokens of each request.
+  // This is the rate of verifying as many tokens of each request.
   double evenly = 0;
   for (const int32_t draft : {0, 1, 3, 7, 15}) {
     Machine fixed = h200();
@@ -116,7 +116,7 @@ TEST(PolicySimulationTest, WrongConfidencesAreCorrected) {
   }
 }
 
-// 50 rounds after a change the choice is right again.
+// The choice is right again 50 rounds after a change.
 TEST(PolicySimulationTest, FollowsWhatChanges) {
   struct Phase {
     int32_t n;
@@ -156,7 +156,7 @@ TEST(PolicySimulationTest, DoesNotChangeItsMindForNoise) {
   }
 }
 
-// Each time is off by half or more: one round must change little.
+// Each time is off by half or more, so one round must change little.
 TEST(PolicySimulationTest, BearsALoudMachine) {
   for (const Machine& machine : {h200(), cpu(), small_cpu()}) {
     for (const auto& [n, p] : {std::pair(1, 0.8553), std::pair(8, 0.0), std::pair(8, 0.6), std::pair(32, 0.3)}) {
@@ -183,7 +183,7 @@ TEST(PolicySimulationTest, AMachineThatIsSlowAsAWholeChangesNothing) {
   EXPECT_NEAR(after.last.seconds, 1.5 * before.last.seconds, 0.05 * after.last.seconds);
 }
 
-// The measurement at the start was wrong: the rounds themselves correct it.
+// The measurement at the start was wrong, and the rounds correct it.
 TEST(PolicySimulationTest, WrongCostsAreCorrected) {
   for (const double drafts_seem : {0.8, 1.2}) {
     for (const int32_t n : {8, 32, 64}) {
@@ -204,8 +204,7 @@ TEST(PolicySimulationTest, WrongCostsAreCorrected) {
   }
 }
 
-// Two sizes that seem equally good, of which the better one seems a little more expensive than it is: it must not have
-// to wait for its turn as a rival.
+// Two sizes seem equally good, and the better one a little more expensive than it is. It must not wait as a rival.
 TEST(PolicySimulationTest, WhatSeemsNearlyAsGoodIsTriedSoon) {
   const Machine machine = h200();
   SimulatedRequest like;
@@ -227,8 +226,8 @@ TEST(PolicySimulationTest, WhatSeemsNearlyAsGoodIsTriedSoon) {
   }
 }
 
-// Text in which single tokens are hard and the others easy, in short requests: one bad block says little about a
-// request, and a new request gains at once from the outcomes of others.
+// Single tokens are hard and the others easy, in short requests. One bad block then says little about a request, and a
+// new request gains at once from the outcomes of others.
 TEST(PolicySimulationTest, ShortRequestsWithHardTokensHereAndThere) {
   for (const Machine& machine : {h200(), small_cpu()}) {
     for (const int32_t n : {1, 8}) {
@@ -262,7 +261,7 @@ TEST(PolicySimulationTest, ShortRequestsWithHardTokensHereAndThere) {
   }
 }
 
-// Requests come and go, none stays for more than some rounds.
+// Requests come and go; none stays for more than some rounds.
 TEST(PolicySimulationTest, NewRequestsAllTheTime) {
   for (const Machine& machine : {h200(), cpu()}) {
     for (const double p : {0.0, 0.6, 0.95}) {

@@ -13,8 +13,8 @@ namespace {
 
 class BudgetPolicyTest : public testing::Test {
  protected:
-  // Rows are free up to 64 and cost 1 ms each beyond, a pass 10 ms; drafts cost `draft_ms` whatever their length. All
-  // of it times scale_.
+  // Rows are free up to 64 and cost 1 ms each beyond. A pass costs 10 ms, and drafts cost `draft_ms` at any length.
+  // scale_ multiplies all times.
   void make(double draft_ms = 1) { make(draft_ms, {{1, 0.01}, {64, 0.01 + 1e-9}, {1064, 1.01}}); }
   void make(double draft_ms, std::vector<CurvePoint> rest) {
     Machine machine;
@@ -127,14 +127,14 @@ TEST_F(BudgetPolicyTest, LeavesRoomForPrompts) {
 
 TEST_F(BudgetPolicyTest, PromptsInThePassDoNotPayForLongDrafts) {
   make();
-  // 60 rows are free: 8 requests may verify 7 tokens each. With a prompt of 500 rows each row costs.
+  // 60 rows are free, so 8 requests may verify 7 tokens each. With a prompt of 500 rows each row costs.
   settle(8, 0.3f, 0);
   const Decision alone = decide_for_gain(requests(8));
   const Decision crowded = decide_for_gain(requests(8), {.rows = 400});
   EXPECT_LE(crowded.verify_rows, alone.verify_rows);
 }
 
-// Measured costs that rise ever less, as a noisy measurement has them, would make rows beside a prompt nearly free.
+// A noisy measurement rises ever less, which would make rows beside a prompt nearly free.
 TEST_F(BudgetPolicyTest, PromptsInThePassDoNotMakeRowsCheap) {
   make(1, {{1, 0.002}, {64, 0.064}, {1064, 0.07}});
   settle(8, 0.5f, 1);
@@ -144,8 +144,8 @@ TEST_F(BudgetPolicyTest, PromptsInThePassDoNotMakeRowsCheap) {
   EXPECT_LE(crowded.verify_rows, alone.verify_rows);
 }
 
-// 4 requests draft: 7.6 tokens in 13 ms are more than 4 in 8 ms. But the 3.6 tokens that this gains take 5 ms, in which
-// 16 requests that decode plainly get 4.
+// 4 requests draft: 7.6 tokens in 13 ms beat 4 in 8 ms. But the gain of 3.6 tokens takes 5 ms, in which 16 plainly
+// decoding requests get 4.
 TEST_F(BudgetPolicyTest, DraftsLessWhileOthersWaitToJoin) {
   config_.max_draft = 1;
   config_.draft_lengths = {1};
@@ -166,7 +166,7 @@ TEST_F(BudgetPolicyTest, DraftsLessWhileOthersWaitToJoin) {
   EXPECT_EQ(decide_for_gain(requests(4, 1)).draft, 1);
 }
 
-// Short rounds: deciding anew each time would take a percent of them and more.
+// Deciding anew would take a percent and more of such short rounds.
 TEST_F(BudgetPolicyTest, ADecisionStandsForAMillisecond) {
   const auto decisions = [&](double scale) {
     scale_ = scale;
@@ -188,8 +188,8 @@ TEST_F(BudgetPolicyTest, ADecisionStandsForAMillisecond) {
   EXPECT_GE(few, 15);
 }
 
-// 32 requests that draft a token get 61 in 31 ms, and plainly 32 in 16.6 ms, 2 % less a second, if what was measured at
-// the start is right.
+// By the measurement at the start, 32 requests that draft a token get 61 tokens in 31 ms. Plainly they get 32 in 16.6
+// ms, 2 % less a second.
 TEST_F(BudgetPolicyTest, PlainDecodingThatSeemsNearlyAsGoodIsTriedSoon) {
   config_.max_draft = 1;
   config_.draft_lengths = {1};
@@ -212,7 +212,7 @@ TEST_F(BudgetPolicyTest, PlainDecodingThatSeemsNearlyAsGoodIsTriedSoon) {
   EXPECT_EQ(drafted, 11);
 }
 
-// A decision made beside prompts, here with little room for drafts, does not apply to rounds without them.
+// A decision beside prompts has little room for drafts, so it does not apply to rounds without prompts.
 TEST_F(BudgetPolicyTest, ADecisionBesidePromptsDoesNotStand) {
   scale_ = 0.001;
   config_.max_rows = 64;
@@ -223,7 +223,7 @@ TEST_F(BudgetPolicyTest, ADecisionBesidePromptsDoesNotStand) {
   EXPECT_EQ(decide_for_gain(requests(8)).verify_rows, 64);
 }
 
-// Their times must teach nothing.
+// Rounds with prompts must teach nothing.
 TEST_F(BudgetPolicyTest, NoRivalsBesidePrompts) {
   make();
   settle(4, 0.99f, 7);
@@ -338,7 +338,7 @@ TEST_F(BudgetPolicyTest, ARequestsShiftFollowsItsOwnOutcomesWithinBounds) {
 
 TEST_F(BudgetPolicyTest, WhatLiesBehindAnEndIsWorthLess) {
   const std::vector<float> confidences(7, 0.9f);
-  // Blocks of which all drafted tokens would be accepted, but `ends` of which end with the token `committed`.
+  // All drafted tokens of these blocks would be accepted, but `ends` blocks end with the token `committed`.
   const auto learnt = [&](int32_t committed, bool ends) {
     make();
     for (int32_t i = 0; i < 200; ++i) {
@@ -376,7 +376,7 @@ TEST_F(BudgetPolicyTest, CalibrationCountsPredictedAndActualSurvival) {
   }
 }
 
-// If a request ended inside its block, the token after the accepted ones was not rejected.
+// A request that ended inside its block did not reject the token after the accepted ones.
 TEST_F(BudgetPolicyTest, ACutBlockTeachesNoRefusal) {
   make();
   for (int32_t i = 0; i < 200; ++i) {

@@ -9,15 +9,16 @@
 namespace volley::decode {
 namespace {
 
-constexpr double kFirstChance = 0.7;   // chance of acceptance before any outcome
-constexpr double kPriorBlocks = 1;     // blocks at a position that weigh as much as the rate at the one before
-constexpr double kFade = 0.9;          // factor on the blocks' sums, each round that drafted
-constexpr double kMostApart = 2;       // log odds that one token may differ from the mean
-constexpr double kMeanTokens = 2;      // as many are like the mean before a block goes on as it began
-constexpr double kEndFade = 0.998;     // factor on counted ends, each round
-constexpr double kMostEnds = 0.2;      // upper bound: after many one-word answers, a long one must still be drafted for
-constexpr double kHalfLife = 8;        // rounds after which a replayed one counts half as much as the last
-constexpr int32_t kManyRequests = 32;  // their noise averages out over fewer rounds
+constexpr double kFirstChance = 0.7;  // chance of acceptance before any outcome
+constexpr double kPriorBlocks = 1;    // blocks that weigh as much as the rate at the position before
+constexpr double kFade = 0.9;         // factor on the blocks' sums, for each round that drafted
+constexpr double kMostApart = 2;      // a token's log odds may differ from the mean by this much
+constexpr double kMeanTokens = 2;     // weight of the mean, in tokens, against the block's own beginning
+constexpr double kEndFade = 0.998;    // factor on counted ends, for each round
+// the chance of an end is at most this: after many one-word answers a long one must still be drafted for
+constexpr double kMostEnds = 0.2;
+constexpr double kHalfLife = 8;        // a replayed round this many rounds old counts half
+constexpr int32_t kManyRequests = 32;  // with this many requests, noise averages out over fewer rounds
 constexpr int32_t kRoundsOfMany = 4;
 
 }  // namespace
@@ -69,7 +70,7 @@ void Population::add(std::span<const float> chances, BlockHistory& history) {
     mean.survival += survival;
     out[i] = static_cast<float>(survival) * kept_[i];
   }
-  // After the block's end, blocks continue as the average does, adjusted by how its tokens differed.
+  // Past the block's end it continues like the average block, adjusted by how its tokens differed.
   apart /= drafted + kMeanTokens;
   for (int32_t i = drafted; i < max_draft_; ++i) {
     survival *= sigmoid(static_cast<float>(ops::log_odds(static_cast<float>(positions_[i].chance)) + apart));
@@ -85,7 +86,7 @@ void Replay::begin(std::span<const Request> requests, const Population& populati
   most_draft_.clear();
   for (const Request& request : requests) most_draft_.push_back(std::min(request.most_draft, max_draft));
   double weights = 0;
-  int32_t borrowed = 0;  // the latest blocks, of any request
+  int32_t borrowed = 0;  // counts blocks borrowed from other requests
   for (int32_t k = 0; k < used_; ++k) {
     Round& round = rounds_[k];
     round.weight = ages.empty() ? 1 : std::exp2(-static_cast<double>(ages[k] - ages[0]) / kHalfLife);
@@ -132,7 +133,7 @@ double Replay::accepted(int32_t places) {
       round.counted += round.count[round.bin];
       round.summed += round.sum[round.bin];
     }
-    // The part of the next bin that still fits.
+    // Only a part of the next bin still fits.
     const int32_t left = places - round.counted;
     const double part =
         round.bin < kBins ? static_cast<double>(round.sum[round.bin]) * left / round.count[round.bin] : 0;

@@ -1,6 +1,5 @@
-// Estimates the gain of a choice of the verify budget by drafting the last blocks again. The drafter's confidence in
-// the coming round is not known when its length must be chosen. So the expected number of committed tokens is computed
-// for each of the last few rounds.
+// Estimates the gain of a choice of the verify budget by drafting the last blocks again. The length must be chosen
+// before the drafter's confidence is known, so the expected number of committed tokens comes from the last few rounds.
 #pragma once
 
 #include <array>
@@ -15,29 +14,29 @@ namespace volley::decode {
 constexpr int32_t kReplayRounds = 8;
 constexpr int32_t kRecentBlocks = 64;
 
-// The last blocks, with the worth of verifying the token at each position: its chance of survival, from the drafter's
-// confidence at that time, times the chance that the request had not ended before.
+// The last blocks. A position's worth is the chance that its token survives, by the drafter's confidence at that time,
+// times the chance that the request had not ended before.
 struct BlockHistory {
   std::vector<float> worth;  // [capacity][max_draft], a ring
-  int64_t blocks = 0;        // since the start; the last one is at (blocks - 1) % capacity
+  int64_t blocks = 0;        // blocks since the start; the last one is at (blocks - 1) % capacity
 };
 
-// The average block over all requests: for requests with few blocks, and for positions that were not drafted.
+// The average block of all requests stands in for requests with few blocks, and for positions that were not drafted.
 class Population {
  public:
   explicit Population(int32_t max_draft);
 
-  // A block of a request whose drafted tokens are accepted with these chances. Goes into `history` at full length.
+  // Adds a request's block, whose drafted tokens are accepted with these chances, at full length to `history`.
   void add(std::span<const float> chances, BlockHistory& history);
-  // Counts a round in which requests got so many tokens, of which so many were ends that the request chose.
+  // Counts a round that gave requests this many tokens, among them the ends that requests chose.
   void end_round(bool drafted, int32_t tokens, int32_t ended);
-  // Worth of each position in the block that was added `back` blocks ago, 0 being the last; of a mean one where that is
-  // too long ago.
+  // Worth of each position in the block that was added `back` blocks ago (0: the last one). Returns the average block
+  // if that one is no longer kept.
   std::span<const float> recent(int32_t back) const;
   std::span<const float> mean() const { return mean_; }
 
  private:
-  // Summed over the last blocks that were long enough: survival of a position, and of the one before it.
+  // Sums over the last blocks that were long enough: survival at a position, and at the one before it.
   struct Position {
     double survival = 0, before = 0;
     double chance = 0;  // chance of acceptance, given that the tokens before were accepted
@@ -47,10 +46,10 @@ class Population {
 
   int32_t max_draft_;
   std::vector<Position> positions_;
-  std::vector<float> kept_;        // [i]: chance that i + 1 tokens hold no end
-  std::vector<float> mean_;        // worth
-  BlockHistory recent_;            // of all requests, kRecentBlocks of them
-  double tokens_ = 0, ended_ = 0;  // counted; older ones fade
+  std::vector<float> kept_;        // [i]: chance that none of i + 1 tokens is an end
+  std::vector<float> mean_;        // worth of the average block
+  BlockHistory recent_;            // kRecentBlocks blocks of all requests
+  double tokens_ = 0, ended_ = 0;  // fading counts
 };
 
 // Expected tokens of a round as a function of its verified rows, over the replayed rounds.
@@ -61,25 +60,25 @@ class Replay {
     int32_t most_draft = 0;
   };
 
-  // ages[k]: rounds ago that the k-th last drafting round was; its weight falls with it. A request with fewer rounds
-  // gets the last blocks of all requests, including its own: a few blocks are weak evidence, and an average block would
-  // hide how unequal blocks are.
+  // Starts a replay. ages[k]: how many rounds ago the k-th last drafting round ran; its weight falls with its age. A
+  // request with too few rounds borrows the last blocks of all requests: a few blocks are weak evidence, and an average
+  // block would hide how unequal blocks are.
   void begin(std::span<const Request> requests, const Population& population, std::span<const int64_t> ages);
-  // Blocks are now `length` tokens long. REQUIRES: not less than before.
+  // Makes the blocks `length` tokens long. REQUIRES: not less than before.
   void extend(int32_t length);
-  // Drafted tokens that are expected to be accepted when the `places` likeliest of them are verified. Quick for places
-  // that ascend from one call to the next.
+  // Expected number of accepted tokens when the `places` likeliest ones are verified. It is quick for places that
+  // ascend from call to call.
   double accepted(int32_t places);
-  int32_t places() const { return places_; }  // drafted tokens in all
+  int32_t places() const { return places_; }  // number of drafted tokens
 
  private:
   static constexpr int32_t kBins = 32;
   struct Round {
     double weight = 0;
-    std::vector<const float*> worth;   // of each request
-    std::array<int32_t, kBins> count;  // number by worth, highest first
+    std::vector<const float*> worth;   // one array for each request
+    std::array<int32_t, kBins> count;  // tokens in each bin of worth, highest first
     std::array<float, kBins> sum;
-    // The state of accepted(): whole bins that had places, how many, and their sum.
+    // accepted() keeps its state here: the bins that were counted whole, their places, and their sum.
     int32_t bin = 0, counted = 0;
     double summed = 0;
 
@@ -88,7 +87,7 @@ class Replay {
 
   std::array<Round, kReplayRounds> rounds_;
   std::vector<int32_t> most_draft_;
-  int32_t used_ = 0;  // of rounds_
+  int32_t used_ = 0;  // the first used_ entries of rounds_ count
   int32_t length_ = 0, places_ = 0;
 };
 

@@ -27,13 +27,13 @@ constexpr std::pair<std::string_view, ops::Scoring> kMarkovHeads[] = {
 // A Markov head's bias is computed for so many of a row's tokens.
 constexpr int32_t kMarkovCandidates = 16;
 
-// With convolutions round its blocks' rows and a selector.
+// DFlash 2 adds convolutions around each block's rows and a selector.
 constexpr std::string_view kDFlash2 = "DFlash2DraftModel";
 
-// The text of mask_token_id; how it was trained.
+// mask_token repeats mask_token_id as text; num_anchors only matters for training.
 constexpr std::string_view kAlsoInert[] = {"mask_token", "num_anchors"};
 
-// The top level and dflash_config, which may each hold the drafter's own fields; dflash_config counts first.
+// Looks a drafter's own field up in dflash_config first, then at the top level: either may hold it.
 struct DraftFields {
   ConfigFields top;
   ConfigFields own;
@@ -62,9 +62,9 @@ Status refuse_variants(const DraftFields& fields, const model::Decoder& decoder,
                                                  " of hidden_size, which is not built");
 }
 
-// Causal inside the block or not: is_causal for all layers, else dflash_config's causal for all, else by kind:
-// drafters that say nothing were trained with causal sliding-window layers and bidirectional full ones. Layers that
-// slide because of use_swa alone were trained bidirectional.
+// Decides whether a layer is causal inside the block: by is_causal for all layers, else by dflash_config's causal for
+// all, else by kind. Drafters that say nothing were trained with causal sliding-window layers and bidirectional full
+// ones. Layers that slide only because of use_swa were trained bidirectional.
 Status read_layers(const DraftFields& fields, std::vector<model::Layer>& layers) {
   std::optional<int32_t> window;
   if (const ConfigFields& level = fields.of("swa_window_size"); level.has("swa_window_size")) {
@@ -91,8 +91,8 @@ Status read_layers(const DraftFields& fields, std::vector<model::Layer>& layers)
   return {};
 }
 
-// Where the config names no layers: the middle one for a drafter of one layer, else one for each draft layer, evenly
-// from 1 to L - 3. Rounding is to the nearest, halves to even, as in the reference implementation.
+// Chooses the target layers where the config names none: the middle one for a drafter of one layer, else one for each
+// draft layer, evenly from 1 to L - 3. Halves round to even, as in the reference implementation.
 std::vector<int32_t> default_target_layers(int32_t target_layers, int32_t draft_layers) {
   if (draft_layers == 1) return {target_layers / 2};
   const int32_t span = target_layers - 4;
@@ -122,7 +122,7 @@ Status read_target_layers(const DraftFields& fields, Facts& facts) {
   return {};
 }
 
-// What becomes of the last hidden states: logits of the whole vocabulary or of a part of it, softcapped or not.
+// Reads whether the logits cover the whole vocabulary, and whether they are softcapped.
 Status read_logits(const DraftFields& fields, Facts& facts) {
   constexpr const char* kSize = "draft_vocab_size";
   const int32_t vocab = facts.decoder.vocab;
@@ -138,7 +138,6 @@ Status read_logits(const DraftFields& fields, Facts& facts) {
   return {};
 }
 
-// What DFlash 2 has beside.
 Status read_dflash2(const DraftFields& fields, Facts& facts) {
   const auto integer = [&](const char* key, int32_t most) { return fields.of(key).integer(key, 1, most); };
   model::Decoder& decoder = facts.decoder;

@@ -1,4 +1,4 @@
-// config.json of a DFlash drafter (docs/dflash.md has the facts of the format).
+// Reads config.json of a DFlash drafter (docs/dflash.md describes the format).
 #pragma once
 
 #include "decode/proposer_spec.h"
@@ -15,12 +15,12 @@ struct Selector {
   std::optional<bool> confidence = {};  // a head for it; true: that sees the token before, too
 };
 
-// Beside what the engine plans with.
+// Adds DFlash's own facts to the engine's.
 struct Facts : ProposerFacts {
-  TokenId mask_token = 0;      // of the positions to fill
-  int32_t first_proposal = 1;  // row of a block; 0: the known token's row proposes, too
-  int32_t target_layers = 0;   // that its target has; 0 where its files do not say
-  int32_t draft_vocab = 0;     // > 0: its output head is its own and gives logits of so many of the tokens
+  TokenId mask_token = 0;      // stands at the positions to fill
+  int32_t first_proposal = 1;  // first row of a block that proposes; 0: the known token's row proposes, too
+  int32_t target_layers = 0;   // layers of its target; 0: unknown
+  int32_t draft_vocab = 0;     // > 0: its own output head gives logits for this many tokens
   Selector selector;
   std::optional<float> embedding_scale;  // of the target's embedding in a block, instead of the target's own
 
@@ -36,10 +36,9 @@ Result<Facts> read_config(const std::string& dir);
 // those of the head that chooses.
 std::vector<model::Param> draft_params(const Facts& facts);
 
-// What a drafter with these facts is to the engine.
 std::shared_ptr<const ProposerSpec> make_spec(Facts facts);
 
-// A drafter from its folder. Errors as decode::read_proposer().
+// Reads a drafter from its folder. Errors as decode::read_proposer().
 Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir);
 
 }  // namespace volley::decode::dflash

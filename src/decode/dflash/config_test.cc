@@ -1,5 +1,5 @@
-// Protects: a drafter runs as it was trained, or is refused by the name of what is not built. A drafter that runs
-// otherwise gives the right text and no speed.
+// Protects: a drafter runs as it was trained, or is refused by the name of the missing feature. Otherwise it would give
+// the right text at no gain in speed.
 #include "decode/dflash/config.h"
 
 #include <algorithm>
@@ -70,7 +70,7 @@ TEST(DraftConfig, OwnFieldsMayStandInEitherPlaceAndDflashConfigCountsFirst) {
   EXPECT_EQ(inside.mask_token, 150);
 }
 
-// Values of the reference implementation's formula, with Python's round().
+// The expected values come from the reference implementation's formula, with Python's round().
 TEST(DraftConfig, DefaultLayersAreSpreadEvenlyWithHalvesToEven) {
   const auto layers = [](int draft_layers, int target_layers) {
     json config = patched(good_config(), R"({"dflash_config":{"target_layer_ids":null}})");
@@ -90,7 +90,7 @@ TEST(DraftConfig, DefaultLayersAreSpreadEvenlyWithHalvesToEven) {
   EXPECT_THAT(layers(8, 48), ElementsAre(1, 7, 14, 20, 26, 32, 39, 45));
 }
 
-// dflash_config and is_causal may say it for all layers; without them sliding layers are causal and full ones are not.
+// dflash_config and is_causal may decide for all layers. Without them sliding layers are causal and full ones are not.
 TEST(DraftConfig, CausalityComesFromTheCheckpoint) {
   const char* sliding = R"("layer_types":["sliding_attention","full_attention","sliding_attention"],
                            "sliding_window":512,"use_sliding_window":true)";
@@ -117,14 +117,14 @@ TEST(DraftConfig, WindowsMayComeFromTheDrafterItself) {
   EXPECT_THAT(windows(some), ElementsAre(64, 0, 64)) << "use_swa leaves layers alone that layer_types names";
   EXPECT_THAT(causal(some), ElementsAre(true, false, true));
   EXPECT_THAT(windows(with(three + std::string(R"("dflash_config":{"swa_window_size":64})"))), ElementsAre(64, 0, 64));
-  // As transformers derives them.
+  // transformers derives the kinds of layers the same way.
   const auto derived = with(R"("use_sliding_window":true,"sliding_window":16,"max_window_layers":2)");
   EXPECT_THAT(windows(derived), ElementsAre(0, 0, 16));
   EXPECT_THAT(causal(derived), ElementsAre(false, false, true));
   EXPECT_THAT(windows(with(R"("use_sliding_window":true,"sliding_window":16)")), ElementsAre(0, 0, 0));
 }
 
-// DFlash 2's fields, beside those of good_config().
+// These are DFlash 2's fields, added to those of good_config().
 constexpr const char* kDFlash2 = R"({"architectures":["DFlash2DraftModel"],"dflash_config":{"conv_kernel_size":2,
     "conv_group_size":16,"selector_rank":12,"selector_top_k":8}})";
 
@@ -244,7 +244,7 @@ const model::Param* find_param(const Facts& facts, const char* role) {
   return found == facts.params.end() ? nullptr : &*found;
 }
 
-// A part of the target's tokens: an output head of the drafter's own, and the map between the two vocabularies.
+// The vocabulary is a part of the target's, with an output head of the drafter's own and a map between the two.
 TEST(DraftConfig, AVocabularyOfItsOwnBringsAHeadAndAMap) {
   EXPECT_EQ(find_param(accepted("{}"), "head"), nullptr);
   EXPECT_EQ(accepted(R"({"draft_vocab_size":151})").draft_vocab, 0) << "the target's";
@@ -293,7 +293,7 @@ Facts speculators(const char* patch) {
   return facts.ok() ? *facts : Facts();
 }
 
-// The library counts feature layers from the embedding: one more than the DFlash format for the same layer.
+// The speculators library counts feature layers from the embedding, so its number is one more than the DFlash format's.
 TEST(SpeculatorsFormat, SaysTheSameInOtherWords) {
   const Facts facts = speculators("{}");
   EXPECT_THAT(facts.feature_layers, ElementsAre(1, 17, 33));

@@ -38,8 +38,8 @@ class DFlashProposer final : public Proposer {
   ops::Visibility visibility_;
 };
 
-// A pass drafts one length for everybody, even where a request can use fewer tokens: what it proposes then depends on
-// the step's choice alone, not on how much of a request's budget is left.
+// A pass drafts one length for all requests, even where one can use fewer tokens. The proposals then depend on the
+// step's choice alone, not on a request's remaining budget.
 void DFlashProposer::draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) {
   if (pass.drafts == 0) return;
   ArenaScope scope(scratch);

@@ -29,7 +29,7 @@ Result<bool> is_finite(const weights::Checkpoint& checkpoint, const std::string&
 }
 
 Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<model::Param>& params) {
-  if (checkpoint.names().empty()) return {};  // made up
+  if (checkpoint.names().empty()) return {};  // dummy weights
   for (const model::Param& param : params) {
     if (param.again || param.kind == model::Param::Kind::kIndex) continue;
     for (const model::Param::Part& part : param.parts) {
@@ -43,7 +43,7 @@ Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<mod
   return {};
 }
 
-// How many of the layers from `first` on have the scales of that one.
+// Counts the layers from `first` on that have the scales of that one.
 size_t layers_of_write(std::span<const ops::KvLayer> kv, const std::vector<size_t>& layers, size_t first) {
   size_t end = first;
   const ops::KvLayer& own = kv[layers[first]];
@@ -78,7 +78,7 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const F
   network->facts_.decoder = model::shard_of(facts.decoder, rank, ranks);
   network->facts_.params = model::shard(facts.params, rank, ranks);
   network->target_ = &load.target;
-  // One rank looks at all of it: the others read their parts alone.
+  // Only rank 0 looks at the whole tensor; the other ranks read their parts alone.
   const bool looks = rank == 0 && !load.device.stream().dry();
   if (looks) VOLLEY_RETURN_IF_ERROR(check_finite(*load.checkpoint, facts.params));
   model::WeightLoader loader(load.device, *load.checkpoint, load.numerics, network->facts_.params);
@@ -124,8 +124,8 @@ void Network::inject(model::Pass& pass, TensorView features) const {
   ops::rms_norm(pass.stream, projected, hidden_norm_.view, decoder.norm_eps, {}, h);
   const TensorView kv = pass.scratch.take(DType::kF32, {rows, injection_.n});
   ops::linear(pass.stream, injection_, h, kv, {}, pass.scratch);
-  // One product for all layers; a write for those of each view, which lie one after the other in its group's pages, as
-  // far as their scales are the same.
+  // One product serves all layers. Layers of a view lie one after the other in its group's pages, so one write serves
+  // those with equal scales.
   int64_t done = 0;  // layers
   for (const bool windowed : {false, true}) {
     const std::vector<size_t> layers = injected_layers(decoder, windowed);
@@ -205,7 +205,7 @@ void Network::select(Stream& stream, TensorView x, TensorView row_index, ops::Se
   ops::select_tokens(stream, task, scratch);
 }
 
-// A summary is of what the product itself gives.
+// Summaries exist only for the product's own outputs.
 bool Network::head_summarises(const Stream& stream) const {
   if (facts_.draft_vocab > 0 || !facts_.decoder.logits_end.is_plain()) return false;
   return model::head_summarises(stream, head(), activation(), target_->spec().vocab, body_->group());

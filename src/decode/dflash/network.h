@@ -1,6 +1,6 @@
 // The DFlash draft network: a few decoder layers that attend, without a causal mask, from a block of queries to the
-// injected context and the block itself. See docs/dflash.md for the facts of the method and its checkpoints.
-// Threads: immutable once loaded; calls that share a stream or scratch memory by one thread at a time.
+// injected context and the block itself. See docs/dflash.md. Threads: immutable once loaded; calls that share a stream
+// or scratch memory come one at a time.
 #pragma once
 
 #include "decode/dflash/config.h"
@@ -9,27 +9,28 @@
 
 namespace volley::decode::dflash {
 
-// Which layers' k and v projections the weight of the injection has: those without a window, then those with one.
+// Layers in the order in which the injection's weight holds their k and v projections: first those without a window,
+// then those with one.
 std::vector<size_t> injected_layers(const model::Decoder& decoder, bool windowed);
 
-// What a drafter takes from the target's folder: one that multiplies codes and has no head of its own, a copy of the
-// target's; any other borrows it.
+// Parameters that the drafter copies from the target's folder: the output head, for a drafter whose products multiply
+// codes and that has no head of its own. Any other drafter borrows the target's.
 std::vector<model::Param> copied_params(const Facts& facts, const model::Decoder& target,
                                         const ops::WeightFormat& storage);
 
 class Network {
  public:
-  // Errors as model::WeightLoader; kDataLoss for weights that are no numbers, with which nothing would be accepted.
-  // facts: the whole drafter's. Of several ranks each has its part of the layers and of the head, and all of fc.
+  // Errors as model::WeightLoader; kDataLoss for weights that are no numbers, with which no draft would be accepted.
+  // facts: the whole drafter's. Each of several ranks has its part of the layers and of the head, and all of fc.
   static Result<std::unique_ptr<Network>> load(const ProposerLoad& load, const Facts& facts);
 
-  // Commits context: features of known positions, [rows, features * target hidden] in the activation dtype, go through
-  // fc, hidden_norm and each layer's k and v projection into the drafter's layers of the pages. pass: cache and RoPE
-  // positions and segments of the rows; token ids and visibility are not used.
+  // Injects context. features: known positions, [rows, features * target hidden] in the activation dtype. They go
+  // through fc, hidden_norm and each layer's k and v projection into the drafter's layers of the pages. pass: cache and
+  // RoPE positions and segments of the rows; token ids and visibility are not used.
   void inject(model::Pass& pass, TensorView features) const;
 
-  // As model::Network. Each block's own K and V land in the pages past the context, where the next inject() or block of
-  // that slot overwrites them before anything sees them.
+  // As model::Network. A block's own K and V land in the pages past the context. The next inject() or block of that
+  // slot overwrites them before any row sees them.
   void plan(model::Pass& pass) const { body_->plan(pass); }
   // x: the target's embeddings of a block's tokens.
   void embed(Stream& stream, TensorView ids, TensorView x) const {
@@ -51,14 +52,14 @@ class Network {
   // slots, sampling and where the choices go. REQUIRES: there is such a head.
   void select(Stream& stream, TensorView x, TensorView row_index, ops::SelectorTask task, Arena& scratch) const;
 
-  const Facts& facts() const { return facts_; }  // of several ranks: its decoder is what this one computes
+  const Facts& facts() const { return facts_; }  // with several ranks, the decoder is this rank's
   DType activation() const { return body_->activation(); }
   int64_t packed_bytes() const { return packed_bytes_; }
 
  private:
   Network() = default;
   const ops::LinearWeight& head() const;
-  // Writes n layers from `layer` on, which are `done` and those after it among the projected k and v, [rows, …].
+  // Writes n layers from `layer` on. Their k and v begin at layer `done` of the projected ones, [rows, …].
   void inject_layers(model::Pass& pass, TensorView kv, bool windowed, size_t layer, int64_t done, int64_t n) const;
 
   Facts facts_;
@@ -75,11 +76,11 @@ class Network {
   model::Table predecessors_, successors_;
   Layer selector_, confidence_;
   model::Vector hidden_norm_, injection_k_norm_, injection_bias_;
-  Buffer target_ids_;  // [draft_vocab] int32, of a drafter with a vocabulary of its own
+  Buffer target_ids_;  // [draft_vocab] int32, for a drafter with a vocabulary of its own
   int64_t packed_bytes_ = 0;
 };
 
-// REQUIRES: layers of equal shape, which are injected into with one write.
+// REQUIRES: layers that one write injects into have equal shapes.
 std::unique_ptr<Proposer> make_proposer(std::unique_ptr<Network> network, const ProposerLoad& load);
 
 }  // namespace volley::decode::dflash

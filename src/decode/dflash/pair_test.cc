@@ -97,7 +97,7 @@ TEST(BlockSize, AboveWhatWasTrainedIsAWarning) {
   EXPECT_THAT(warnings[0], AllOf(HasSubstr("17"), HasSubstr("16")));
 }
 
-// Counted by hand for the models in the repository: their files hold just these many values.
+// The numbers were counted by hand from the files in the repository.
 TEST(Parameters, AreThoseOfThePocketModels) {
   const auto pocket = families::read_target("models/pocket");
   const auto dflash = decode::read_proposer("models/pocket-dflash");

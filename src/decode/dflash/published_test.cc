@@ -1,5 +1,5 @@
-// Protects: config.json of published drafters of every schema, with all the fields that their makers wrote, becomes
-// what they were trained as; what is not built is refused by its name.
+// Protects: config.json of published drafters of every schema, with all their makers' fields, is read as they were
+// trained. A feature that is not built is refused by name.
 #include "decode/dflash/config.h"
 #include "families/config_for_test.h"
 
@@ -15,7 +15,7 @@ Result<Facts> read_published(const std::string& config) {
   return read_config(folder.path());
 }
 
-// What all of them state, around their own fields.
+// Adds the fields that all published drafters state.
 std::string usual(const std::string& own) {
   return R"({"architectures":["DFlashDraftModel"],"attention_dropout":0.0,"auto_map":{"AutoModel":"dflash.DFlashDraftModel"},
     "bos_token_id":1,"eos_token_id":2,"pad_token_id":null,"dtype":"bfloat16","hidden_act":"silu",
@@ -41,7 +41,7 @@ TEST(PublishedDrafter, FirstSchema) {
   EXPECT_EQ(model::count(facts->params), 473995264);
 }
 
-// Eight features for six layers; its own fields in dflash_config.
+// This drafter has eight features for six layers, and its own fields in dflash_config.
 TEST(PublishedDrafter, SecondSchemaWithSlidingWindows) {
   const auto facts =
       read_published(usual(R"("attention_bias":false,"head_dim":128,"hidden_size":2048,"intermediate_size":6144,
@@ -94,7 +94,7 @@ TEST(PublishedDrafter, SpeculatorsFormat) {
   EXPECT_EQ(layer(*facts, 0).head_dim, 256);
 }
 
-// A copy of the target's configuration with the drafter's fields at the top; each row of a block proposes.
+// The file copies the target's configuration and adds the drafter's fields at the top. Each row of a block proposes.
 constexpr const char* kDeepSpec = R"({"architectures":["Qwen3DSparkModel"],"attention_bias":false,
     "attention_dropout":0.0,"block_size":7,"bos_token_id":151643,"dtype":"bfloat16","eos_token_id":151645,
     "head_dim":128,"hidden_act":"silu","hidden_size":4096,"initializer_range":0.02,"intermediate_size":12288,
@@ -145,7 +145,7 @@ TEST(PublishedDrafter, SpecForgesDSpark) {
   EXPECT_EQ(facts->selector.confidence, true);
 }
 
-// Muse Glimmer 30B's; and the speculators library's format, whose windows are bidirectional unless it says so.
+// Muse Glimmer 30B's, then one in the speculators library's format, whose windows are bidirectional by default.
 TEST(PublishedDrafter, DFlash2) {
   const auto facts =
       read_published(R"({"architectures":["DFlash2DraftModel"],"attention_bias":false,"attention_dropout":0.0,

@@ -21,16 +21,16 @@ constexpr std::string_view kInertForSpeculators[] = {
     "max_anchors",
     "num_anchors",
     "pure_draft_prefix_len",
-    "speculators_config",  // it and the next said which DFlash this is (decode/proposers.cc)
+    "speculators_config",  // decode/proposers.cc has read these two to tell the kind of DFlash
     "speculators_model_type",
     "speculators_version",
     "tie_word_embeddings",
 };
 
-// Which of the decoder's fields may stand at the top, where they count first.
+// Decoder fields that may also stand at the top, where they count first.
 constexpr const char* kOverrides[] = {"layer_types", "use_sliding_window", "sliding_window", "max_window_layers"};
 
-// What else the DFlash format has under the same name.
+// Fields that the DFlash format has under the same names.
 constexpr const char* kSame[] = {"draft_vocab_size", "target_hidden_size", "projector_type", "quantization_config",
                                  "use_aux_hidden_state"};
 constexpr const char* kOfDFlash2[] = {"conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"};
@@ -40,7 +40,7 @@ Result<std::string> algorithm_of(const ConfigFields& config) {
   VOLLEY_ASSIGN(std::string algorithm, config.text("speculators_model_type", ""));
   VOLLEY_ASSIGN(const std::optional<ConfigFields> more, config.object("speculators_config"));
   if (more) {
-    more->take_all();  // how to draft and verify is not the file's to say
+    more->take_all();  // the engine's options say how to draft and verify, not the file
     VOLLEY_ASSIGN(algorithm, more->text("algorithm", algorithm));
   }
   return algorithm;
@@ -69,9 +69,9 @@ bool is_speculators_format(const ConfigFields& config) {
 Result<nlohmann::json> from_speculators_format(const ConfigFields& config) {
   VOLLEY_ASSIGN(const std::optional<ConfigFields> decoder, config.object("transformer_layer_config"));
   if (!decoder) return config.wrong("transformer_layer_config", "is missing: it must hold the drafter's sizes");
-  decoder->take_all();  // whoever reads the result looks at each
+  decoder->take_all();  // the reader of the result checks each field
   nlohmann::json converted = decoder->json();
-  // The library builds the layers of Qwen3 whatever the type is called; tensors that are others' are refused at load.
+  // The library builds Qwen3's layers whatever the type is called. Loading refuses tensors of other layers.
   if (converted.value("model_type", nlohmann::json()) == "llama") converted["model_type"] = "qwen3";
   const auto copy = [&](const char* key) {
     if (config.has(key)) converted[key] = config.json()[key];
@@ -85,7 +85,7 @@ Result<nlohmann::json> from_speculators_format(const ConfigFields& config) {
   constexpr const char* kLayers = "aux_hidden_state_layer_ids";
   VOLLEY_ASSIGN(std::vector<int32_t> layers, config.integers(kLayers, 1, kMaxTargetLayers));
   if (layers.empty()) return config.wrong(kLayers, "is missing: it must name the target's layers that are read");
-  for (int32_t& layer : layers) --layer;  // 0 is the embedding here, and the first layer in the DFlash format
+  for (int32_t& layer : layers) --layer;  // 0 is the embedding here, but the first layer in the DFlash format
   own["target_layer_ids"] = layers;
   VOLLEY_ASSIGN(const std::string algorithm, algorithm_of(config));
   const bool dflash2 = algorithm == "dflash2";

@@ -14,7 +14,7 @@ Result<std::vector<TokenId>> read_target_ids(const weights::Checkpoint& checkpoi
   for (int64_t j = 0; j < draft_vocab; ++j) {
     const int64_t offset = offsets[static_cast<size_t>(j)];
     const std::string maps = "maps the drafter's token " + std::to_string(j) + " to ";
-    // The bounds of the offset come first: a sum with any int64 could overflow.
+    // The offset's bounds are checked first, because a sum with any int64 could overflow.
     if (offset < -j || offset >= vocab - j) {
       return wrong(maps + "offset " + std::to_string(offset) + ", outside the target's vocabulary of " +
                    std::to_string(vocab));
@@ -24,7 +24,7 @@ Result<std::vector<TokenId>> read_target_ids(const weights::Checkpoint& checkpoi
     taken[id] = true;
     ids.push_back(static_cast<TokenId>(id));
   }
-  if (!checkpoint.has(kInDraftVocabulary) || checkpoint.names().empty()) return ids;  // left out, or made up
+  if (!checkpoint.has(kInDraftVocabulary) || checkpoint.names().empty()) return ids;  // left out, or dummy weights
   VOLLEY_ASSIGN(const std::vector<int64_t> flags, checkpoint.integers(kInDraftVocabulary, vocab));
   for (size_t id = 0; id < flags.size(); ++id) {
     if ((flags[id] != 0) == taken[id]) continue;

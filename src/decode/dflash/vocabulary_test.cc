@@ -1,5 +1,4 @@
-// Protects: a drafter's map to the target's tokens is read as its makers wrote it, as offsets, or refused. One read
-// wrongly proposes other tokens than the drafter meant: right text, and no speed.
+// Protects: a drafter's map to the target's tokens is read as its makers wrote it, as offsets, or refused.
 #include "decode/dflash/vocabulary.h"
 
 #include <gmock/gmock.h>
@@ -64,7 +63,7 @@ TEST(DraftVocabulary, AMapThatMakesNoSenseIsRefused) {
   EXPECT_THAT(refusal({{"d2t", {4, 3}}}, 2, 7), HasSubstr("token 1 to 4, as another token before it"));
 }
 
-// A file with the target's ids themselves in place of offsets would pass for a map now and then; the flags show it.
+// A file with the target's ids instead of offsets could sometimes pass for a map. The flags reveal it.
 TEST(DraftVocabulary, FlagsThatDisagreeAreRefused) {
   EXPECT_THAT(refusal({{"d2t", {1, 2}}, {"t2d", {0, 1, 1, 0}}}, 2, 4), HasSubstr("token 2"));
   EXPECT_THAT(refusal({{"d2t", {1, 1}}, {"t2d", {0, 1, 1, 1}}}, 2, 4), HasSubstr("token 3"));

@@ -14,7 +14,7 @@ namespace {
 
 using families::ConfigFields;
 
-constexpr size_t kMaxAnswerBytes = size_t{1} << 30;  // so that tokens are counted in an int32
+constexpr size_t kMaxAnswerBytes = size_t{1} << 30;  // keeps the number of tokens within an int32
 
 struct Answers {
   std::map<uint64_t, std::vector<TokenId>> by_seed;
@@ -56,7 +56,6 @@ Result<Buffer> copy_to(Device& device, const std::vector<T>& values) {
 
 class ReplayProposer final : public Proposer {
  public:
-  // Copies the answers to the device.
   static Result<std::unique_ptr<Proposer>> create(Device& device, const Answers& answers, int32_t proposals,
                                                   int32_t vocab) {
     std::vector<uint64_t> seeds;

@@ -1,5 +1,5 @@
-// Protects: a replaying drafter's folder is read as it is written, and what is misspelt or ambiguous in it is refused:
-// a test with it would otherwise show less than it says.
+// Protects: a replaying drafter's folder is read as written, and a misspelt or ambiguous one is refused: a test with it
+// would show less than it says.
 #include "decode/replay/replay_spec.h"
 
 #include "families/config_for_test.h"

@@ -17,7 +17,7 @@ namespace volley {
 namespace {
 
 constexpr int kReadPasses = 8, kFlopPasses = 20;  // the best pass counts, because other programs disturb
-constexpr int kIterations = 200000;               // of a flop pass: about a millisecond
+constexpr int kIterations = 200000;               // steps of a flop pass: about a millisecond
 // Independent accumulators: at least latency times throughput of a multiply-add, and no more than there are registers.
 constexpr int kChains = 12, kWideChains = 24;
 
@@ -28,7 +28,7 @@ using MultiplyAdd = float (*)(float x);
 struct FlopKernel {
   MultiplyAdd run = nullptr;  // null: the CPU has no such instruction
   int chains = 0;
-  int flops = 0;  // of a chain's step
+  int flops = 0;  // operations of a chain's step
 };
 
 // For any CPU. Vectors of 16 bytes, as SSE and NEON have.

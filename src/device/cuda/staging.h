@@ -42,7 +42,7 @@ class Staging {
     for (size_t done = 0; done < bytes; done += kPieceBytes) {
       Piece& piece = pieces_[next_ ^= 1];
       const size_t n = std::min(kPieceBytes, bytes - done);
-      VOLLEY_CUDA_CHECK(cudaEventSynchronize(piece.free));  // of an event never recorded: returns at once
+      VOLLEY_CUDA_CHECK(cudaEventSynchronize(piece.free));  // returns at once for an event that was never recorded
       fill(piece.memory, from + done, n);
       VOLLEY_CUDA_CHECK(cudaMemcpyAsync(to + done, piece.memory, n, cudaMemcpyHostToDevice, stream));
       VOLLEY_CUDA_CHECK(cudaEventRecord(piece.free, stream));
@@ -51,7 +51,7 @@ class Staging {
 
  private:
   static constexpr size_t kPieceBytes = size_t{16} << 20;
-  static constexpr size_t kShareBytes = size_t{1} << 20;  // of one thread at a time
+  static constexpr size_t kShareBytes = size_t{1} << 20;  // share of one thread at a time
   static constexpr int kThreads = 8;
 
   struct Piece {

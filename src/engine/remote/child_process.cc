@@ -22,10 +22,10 @@ namespace volley::engine {
 namespace {
 
 constexpr int kDescriptor = 3;
-constexpr std::chrono::seconds kPatience(5);      // for it to end by itself
-constexpr std::chrono::seconds kDriversTime(20);  // for a driver to let go of one that was killed
+constexpr std::chrono::seconds kPatience(5);      // for the program to end by itself
+constexpr std::chrono::seconds kDriversTime(20);  // for the driver to release a killed program
 
-// How a program has "ended" that never ran.
+// Says how a program ended that never ran.
 std::string not_started(const std::string& what, int error) {
   return "it cannot be started: " + what + " (" + std::generic_category().message(error) + ")";
 }
@@ -35,18 +35,18 @@ std::string in_words(const siginfo_t& end) {
   return "it was killed by signal " + std::to_string(end.si_status) + ", " + ::strsignal(end.si_status);
 }
 
-// In a process that was just forked, of the program that it is to be: with its side of the connection, the standard
-// streams, and no signal that ends this process, too, until it lets them in. Only what a signal handler may call. When
-// the thread that forked it ends, so does it, whatever it does then, stopped or not.
+// Runs in the forked process and becomes the program. It keeps the connection and the standard streams, and blocks
+// signals that would end the engine's process until the program unblocks them. It may call only what a signal handler
+// may. The program ends with the thread that forked it, even while it is stopped.
 [[noreturn]] void become(char* const* arguments, int descriptor, int failure, pid_t parent) {
-  ::setpgid(0, 0);  // its parent's call fails when this one has become the program before
+  ::setpgid(0, 0);  // the parent's own call fails if this process became the program first
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);  // that has happened already
+  if (::getppid() != parent) ::_exit(1);  // the parent has ended already
   sigset_t blocked;
   sigemptyset(&blocked);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&blocked, number);
   ::pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
-  // Above both places, so that neither is overwritten before it is copied.
+  // Uses a number above both fixed places, so that neither is overwritten before it is copied.
   descriptor = ::fcntl(descriptor, F_DUPFD, kDescriptor + 2);
   failure = ::fcntl(failure, F_DUPFD, kDescriptor + 2);
   ::dup2(descriptor, kDescriptor);
@@ -68,15 +68,15 @@ struct ChildProcess::End {
 
   std::mutex mutex;
   std::condition_variable changed;
-  pid_t pid = -1;       // guarded by mutex; -1: it has not begun, or it has ended
+  pid_t pid = -1;       // guarded by mutex; -1: not started, or ended
   bool killed = false;  // guarded by mutex
-  std::string ended;    // guarded by mutex; how
+  std::string ended;    // how it ended; guarded by mutex
   std::mutex watch_mutex;
   std::function<void(const std::string&)> on_end;  // guarded by watch_mutex
   bool told = false;                               // guarded by watch_mutex
 };
 
-// From its start to its end.
+// Runs the program from start to end.
 void ChildProcess::End::run(const std::vector<std::string>& words, FileDescriptor there) {
   const int error = begin(words, std::move(there));
   const std::string how = await();
@@ -88,10 +88,10 @@ void ChildProcess::End::run(const std::vector<std::string>& words, FileDescripto
   const std::lock_guard watching(watch_mutex);
   if (!on_end || told) return;
   told = true;
-  on_end(ended);  // nobody changes that any more
+  on_end(ended);  // `ended` no longer changes
 }
 
-// 0, or why the program does not run. Returns when it does.
+// Starts the program, and returns once it runs. Returns 0, or the error why it does not run.
 int ChildProcess::End::begin(const std::vector<std::string>& words, FileDescriptor there) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -101,14 +101,14 @@ int ChildProcess::End::begin(const std::vector<std::string>& words, FileDescript
   const FileDescriptor failure(pipe[0]);
   {
     const FileDescriptor told(pipe[1]);
-    const FileDescriptor its(std::move(there));  // closed here, so that its end is seen
+    const FileDescriptor its(std::move(there));  // closed here, so that the parent sees its end
     const pid_t parent = ::getpid();
     const std::lock_guard lock(mutex);
     pid = ::fork();
     if (pid < 0) return errno;
     if (pid == 0) become(arguments.data(), its.get(), told.get(), parent);
-    // One that is stopped before it has asked to be killed with this thread: the system wakes a stopped group whose
-    // last parent ends, and then it ends.
+    // A process group of its own: a program may be stopped before it has asked to be killed with this thread. The
+    // kernel wakes a stopped group when its last parent ends, and then the program ends.
     ::setpgid(pid, pid);
     if (killed) ::kill(pid, SIGKILL);
   }
@@ -119,7 +119,7 @@ int ChildProcess::End::begin(const std::vector<std::string>& words, FileDescript
   return size == sizeof error ? error : 0;
 }
 
-// Its number stays its own until this thread has taken note of the end.
+// The pid stays reserved until this thread has recorded the end.
 std::string ChildProcess::End::await() {
   if (pid < 0) return "";
   siginfo_t info{};
@@ -149,12 +149,12 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(std::vector<std::strin
   std::unique_ptr<ChildProcess> child(new ChildProcess(net::Connection::adopt(pair[0])));
   command.push_back(std::to_string(kDescriptor));
   try {
-    // The program ends with the thread that has started it, so that is the one that waits for its end.
+    // The program ends with the thread that started it, so the same thread waits for its end.
     std::thread([end = child->end_, command = std::move(command), there = std::move(there)]() mutable {
       end->run(command, std::move(there));
     }).detach();
   } catch (const std::system_error&) {
-    child->end_->ended = "it was not started";  // nobody need wait for that
+    child->end_->ended = "it was not started";  // no thread waits for the child
     return resource_exhausted("The system gives this process no more threads.");
   }
   return child;
@@ -197,7 +197,8 @@ uint64_t ChildProcess::read_so_far() {
   for (std::string name; io >> name;) {
     if (uint64_t value = 0; io >> value && (name == "rchar:" || name == "read_bytes:")) sum += value;
   }
-  // Pages of mapped files that a system of files reads without counting them. The name may hold anything but ")".
+  // Field of /proc/PID/stat. Some file systems count page faults of mapped files but no bytes read. The name in front
+  // of the fields may contain any character but ")".
   constexpr int kBeforeMajorFaults = 9;
   std::ifstream stat(folder + "/stat");
   stat.ignore(std::numeric_limits<std::streamsize>::max(), ')');

@@ -1,4 +1,4 @@
-// A program that this process starts, with a connection to it. Threads: any.
+// Starts a program and connects to it. Threads: any.
 #pragma once
 
 #include <volley/result.h>
@@ -16,35 +16,36 @@ namespace volley::engine {
 
 class ChildProcess {
  public:
-  // command: the program and its arguments, behind which comes the number of a descriptor, the other side of
-  // connection(). Of this process's descriptors it has that one and the standard streams. It ends with this process,
-  // however that ends, and even while it is stopped. Returns before it runs: where it cannot be started it has ended
-  // with a sentence about that. kUnavailable: the system refuses.
+  // command: the program and its arguments; start() appends the descriptor of the connection's other side. The program
+  // has only that descriptor and the standard streams. It ends with this process, even while it is stopped. start()
+  // returns before the program runs: one that cannot run has ended with a sentence. kUnavailable: the system gives no
+  // process.
   static Result<std::unique_ptr<ChildProcess>> start(std::vector<std::string> command);
-  // Ends the connection, waits a while for the program to end by itself, kills it, and waits again. What a driver holds
-  // on to all the same is left behind.
+  // Closes the connection, waits for the end, kills the program, and waits again. One that a driver holds is left
+  // behind.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   net::Connection& connection() { return *connection_; }
   void kill();
-  // Called once when it has ended, with how ("it was killed by signal 9, Killed"), on a thread of its own; on this one,
-  // before it returns, if it has already. Takes the place of the one before; empty: nobody is called. Returns when
-  // no call is running.
+  // Calls on_end once the program has ended, with how it ended ("it was killed by signal 9, Killed"), on a thread of
+  // its own, or on this thread before the return if the end has come already. Replaces the earlier callback; an empty
+  // one removes it. Returns when no call is running.
   void watch(std::function<void(const std::string&)> on_end);
-  // Grows while it reads files or maps them: a sum of bytes and page faults. 0: it has ended, or nobody can tell.
+  // A sum of bytes read and page faults, which grows while the program reads or maps files. 0: it has ended, or the
+  // system does not say.
   uint64_t read_so_far();
-  // How it has ended, once it has or the time is over; empty: it runs.
+  // Says how the program ended, once it has or after `time`; empty: it still runs.
   std::string ended_within(std::chrono::milliseconds time);
 
  private:
-  struct End;  // what becomes of the program
+  struct End;  // the program's state
 
   explicit ChildProcess(std::unique_ptr<net::Connection> connection);
 
   const std::unique_ptr<net::Connection> connection_;
-  const std::shared_ptr<End> end_;  // also of the thread that waits for it
+  const std::shared_ptr<End> end_;  // shared with the thread that waits
 };
 
 }  // namespace volley::engine

@@ -1,4 +1,4 @@
-// Engine::compute: a process that has the device for an engine in another one.
+// Engine::compute: a process that owns the device for an engine in another process.
 #include <volley/engine.h>
 
 #include "engine/remote/follow.h"
@@ -52,7 +52,7 @@ Status Engine::compute(int descriptor) {
   if (!assigned.ok()) {
     nodes::Bytes out;
     nodes::append_reply(out, nodes::Failed{assigned.error().message});
-    (void)connection->send(out);  // who is gone need not know
+    (void)connection->send(out);  // a lost engine needs no answer
     return assigned.error();
   }
   nodes::Links links;

@@ -23,13 +23,13 @@ DeviceProcess::DeviceProcess(const EngineOptions& options, const ResolvedModels&
 
 DeviceProcess::~DeviceProcess() = default;
 
-// What the options left open is open no more: the process may be started again when a GPU is missing, or when others
-// have taken memory.
+// Fixes what the options left open. The process may start again when a GPU is missing, or when others have taken
+// memory, and must load the same.
 Result<nodes::Assignment> DeviceProcess::assignment(const EngineOptions& options, const ResolvedModels& models) {
   nodes::Assignment assignment;
   VOLLEY_ASSIGN(assignment.facts, node_facts(options, models));
   assignment.options = options;
-  assignment.options.data_parallel_size = 1;  // its part of what they share is told
+  assignment.options.data_parallel_size = 1;  // the assignment already has its part of the threads and devices
   const DeviceChoice& device = models.device;
   assignment.options.device = device.kind == DeviceKind::kCpu ? "cpu" : "cuda:" + std::to_string(device.ordinal);
   assignment.available_bytes = device.available_bytes;
@@ -70,8 +70,8 @@ Status DeviceProcess::load(const Loading& loading) {
   }
 }
 
-// Slow disks keep it from saying anything for long, so what it reads counts, too. Time in which this process is stopped
-// does not: then they were both.
+// A slow disk can keep the process silent for long, so its reading counts as news. Time in which this process was
+// stopped does not count, because then both were stopped.
 Status DeviceProcess::wait_for_news(const Loading& loading) {
   using Clock = std::chrono::steady_clock;
   uint64_t read = child_->read_so_far();
@@ -104,7 +104,7 @@ void DeviceProcess::watch_processes(std::function<void(const std::string&)> on_l
 
 void DeviceProcess::end_processes() {
   nodes::append_call(out_, nodes::End{});
-  (void)child_->connection().send(out_);  // who is gone needs no end
+  (void)child_->connection().send(out_);  // a lost process needs no end message
   out_.clear();
 }
 
@@ -114,7 +114,7 @@ bool DeviceProcess::interrupt(const std::string& why) {
     if (interrupted_.empty()) interrupted_ = why;
   }
   child_->kill();
-  child_->connection().shut_down();  // a driver may let it end much later
+  child_->connection().shut_down();  // a driver may delay its end
   return true;
 }
 
@@ -138,7 +138,7 @@ void DeviceProcess::flush() {
   throw DeviceFault(why_gone(sent.error()));
 }
 
-// Throws DeviceFault where it is gone, and where it says that it fails. The error: it says nothing in time.
+// Throws DeviceFault when the process is gone or reports a failure. Error: no message came in time.
 Result<nodes::Reply> DeviceProcess::receive(std::optional<net::Deadline> deadline) {
   const Result<net::Frame> frame = net::receive_frame(child_->connection(), nodes::kMostProcessReplyBytes, deadline);
   if (!frame.ok()) {
@@ -153,7 +153,7 @@ Result<nodes::Reply> DeviceProcess::receive(std::optional<net::Deadline> deadlin
   return reply;
 }
 
-// Its step waits for them.
+// The process's step waits for these masks.
 void DeviceProcess::answer(const nodes::MaskQuestion& question) {
   if (steps_.empty() || question.drafted.size() != steps_.front().masks.size() || mask_threads_ == nullptr) {
     throw DeviceFault("The process that computes asks for masks of another step.");

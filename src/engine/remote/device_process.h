@@ -1,6 +1,6 @@
-// A replica in a process of its own: what the device or its driver does to that process leaves the engine's alone. It
-// is started and told what to load (nodes/assignment.h), then replays the engine's calls as another node does, and
-// answers with the results of each step. What masks allow it asks the engine, whose grammars they are.
+// A replica in a process of its own, so that faults of the device or its driver spare the engine. The process gets an
+// assignment (nodes/assignment.h), replays the engine's calls as another node does, and answers with each step's
+// results. It asks the engine for masks, because the engine has the grammars.
 #pragma once
 
 #include <chrono>
@@ -23,17 +23,17 @@ namespace volley::engine {
 
 class DeviceProcess final : public Executor {
  public:
-  // What a process is told that computes for a replica with these options. Errors as node_facts().
+  // Tells a process what to compute for a replica with these options. Errors as node_facts().
   static Result<nodes::Assignment> assignment(const EngineOptions& options, const ResolvedModels& models);
-  // While it loads.
+  // Bounds of its loading.
   struct Loading {
     const Progress& progress;
-    const std::function<bool()>& attend;     // unless empty: called some times a second; false: it is wanted no more
-    std::chrono::milliseconds most_silence;  // how long it may neither read nor report anything; 0: for ever
+    const std::function<bool()>& attend;     // called some times a second unless empty; false gives the load up
+    std::chrono::milliseconds most_silence;  // longest time without reading or news; 0: no bound
   };
-  // options: with device_command. The process loads the models as `models` has them, of the files that they had when
-  // the assignment was made. kCancelled: attend says no. kUnavailable: the process does not start, is silent for too
-  // long, or cannot load them, with its sentence.
+  // options: with device_command. The process loads `models` from the files that the assignment names. kCancelled:
+  // attend() returned false. kUnavailable: the process does not start, is silent for too long, or cannot load, with its
+  // sentence.
   static Result<std::unique_ptr<DeviceProcess>> start(const EngineOptions& options, const ResolvedModels& models,
                                                       const nodes::Assignment& assignment, const Loading& loading);
   ~DeviceProcess() override;
@@ -67,17 +67,17 @@ class DeviceProcess final : public Executor {
 
   const std::chrono::milliseconds mask_timeout_;
   const std::vector<kv::Group> groups_;
-  nodes::Bytes out_;  // to be sent
+  nodes::Bytes out_;  // the message to send
   struct Step {
     size_t segments = 0;
-    std::vector<std::shared_ptr<decode::MaskSource>> masks;  // of those that have some, until they are asked for
+    std::vector<std::shared_ptr<decode::MaskSource>> masks;  // for each segment with masks, until the process asks
   };
-  std::deque<Step> steps_;                             // under way, oldest first
-  std::unique_ptr<decode::MaskThreads> mask_threads_;  // from the first request with masks on
+  std::deque<Step> steps_;                             // steps under way, oldest first
+  std::unique_ptr<decode::MaskThreads> mask_threads_;  // null before the first request with masks
   decode::PhaseTimes phases_;
   int64_t experts_touched_ = 0;
   std::mutex mutex_;
-  std::string interrupted_;  // why; guarded by mutex_
+  std::string interrupted_;  // the reason; guarded by mutex_
   std::unique_ptr<ChildProcess> child_;
 };
 

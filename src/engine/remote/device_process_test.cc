@@ -1,4 +1,4 @@
-// Protects that a process that is to load models and does nothing is given up, and one that reads is not.
+// Protects: a process that should load models but is idle is given up, and one that reads is not.
 #include "engine/remote/device_process.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 
 class ProcessThatLoads : public TinyPairTest {
  protected:
-  // A shell that runs `script` instead of the program. It is wanted for `wanted`.
+  // Runs `script` in a shell instead of the program. attend() returns true for `wanted`.
   static Error error_of(const std::string& script, std::chrono::milliseconds most_silence,
                         std::chrono::milliseconds wanted = 1min) {
     EngineOptions options = tiny_pair();
@@ -41,7 +41,7 @@ TEST_F(ProcessThatLoads, IsGivenUpWhenItDoesNothing) {
   }
 }
 
-// However long it takes.
+// Reading may take any time.
 TEST_F(ProcessThatLoads, IsLeftAloneWhileItReads) {
   const Error error = error_of("exec dd if=/dev/zero of=/dev/null bs=512 2>/dev/null", 500ms, 3s);
   EXPECT_EQ(error.code, ErrorCode::kCancelled) << error.message;

@@ -22,7 +22,7 @@
 namespace volley::engine {
 namespace {
 
-// For whoever knows the cause to say it, where a rank of another node is gone.
+// Time for another node to report the cause when a rank of it is gone.
 constexpr std::chrono::seconds kForTheCause(5);
 
 Error no_threads() {
@@ -33,11 +33,11 @@ Error out_of_turn(const std::string& what) {
   return {ErrorCode::kUnavailable, "Node 0 asks for what cannot be: " + what + "."};
 }
 
-// One call after the other. An error is node 0's, or means that it is gone.
+// Replays calls one after the other. An error is node 0's, or says that node 0 is gone.
 class Replay {
  public:
-  // brings_results: it computes for an engine that has no ranks. on_hang: a call does not end within `timeout`, not
-  // even after node 0 is gone. On a thread of its own.
+  // brings_results: this process computes for an engine and has all its ranks. on_hang: called on a thread of its own
+  // when a call lasts longer than `timeout`, even after node 0 is gone.
   Replay(nodes::Follower& follower, Replica& replica, int32_t slots, bool brings_results, Watchdog::Seconds timeout,
          std::function<void(Watchdog::Seconds)> on_hang)
       : follower_(follower),
@@ -93,7 +93,7 @@ class Replay {
     return std::ranges::any_of(step.segments, [](const auto& segment) { return segment.masks != nullptr; });
   }
 
-  // Whether a command can be given now, whose fields are within the limits.
+  // Whether the command is allowed now. The reader has checked its fields.
   Status in_turn(const auto&) { return {}; }
   Status in_turn(const decode::StartSlot& start) {
     return running_[index(start.slot)] ? Status(out_of_turn("a slot starts twice")) : Status();
@@ -122,7 +122,7 @@ class Replay {
     return replica_.under_way() == 0 ? Status(out_of_turn("there is no step to wait for")) : Status();
   }
 
-  // On the follower's thread. Masks of the next step come when this node has told its results of the last one.
+  // On the follower's thread. Masks of the next step come only after this node has sent the results of the last one.
   Status take_masks(std::vector<uint32_t> words) {
     if (published_ != masked_.load()) return invalid_argument("masks came before the last ones were used");
     ++published_;
@@ -136,24 +136,26 @@ class Replay {
   const bool brings_results_;
   Watchdog watchdog_;
   bool ended_ = false;
-  std::deque<bool> unfilled_;        // whether a step under way waits for masks, oldest first; where depth() > 1
+  // for each step under way, oldest first: it waits for masks; used where depth() > 1
+  std::deque<bool> unfilled_;
   std::atomic<uint64_t> masked_{0};  // steps that have used their masks
-  uint64_t published_ = 0;           // masks that came; of the follower's thread
+  uint64_t published_ = 0;           // masks that came; on the follower's thread
 };
 
-// Progress as messages, few of them.
+// Reports progress in few messages.
 class LoadingNews {
  public:
   explicit LoadingNews(nodes::Follower& follower) : follower_(follower) {}
 
   void operator()(std::string_view phase, double fraction) {
-    // A hundredth of a large model is minutes of a slow disk.
+    // A hundredth of a large model can take a slow disk minutes.
     const auto now = std::chrono::steady_clock::now();
     if (phase == phase_ && fraction < fraction_ + 0.01 && now < last_ + std::chrono::seconds(1)) return;
     last_ = now;
     phase_ = phase;
     fraction_ = fraction;
-    (void)follower_.reply(nodes::Loading{phase_, std::clamp(fraction, 0.0, 1.0)});  // who is gone ends all of it
+    // a lost node 0 ends the replay anyway
+    (void)follower_.reply(nodes::Loading{phase_, std::clamp(fraction, 0.0, 1.0)});
   }
 
  private:
@@ -170,7 +172,7 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
   const bool for_engine = models.nodes == 1;
   std::optional<nodes::Follower> follows;
   try {
-    // Whatever the device does then: nobody needs it any more.
+    // The device no longer matters here.
     const auto end_process = [] { std::_Exit(1); };
     follows.emplace(std::move(links.calls.front()), call_limits(models),
                     for_engine ? std::function<void()>(end_process) : std::function<void()>());
@@ -180,11 +182,12 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
   nodes::Follower& follower = *follows;
   links.calls.clear();
   const auto fail = [&](const Error& error) {
-    (void)follower.reply(nodes::Failed{error.message});  // where node 0 is gone nobody asks
+    (void)follower.reply(nodes::Failed{error.message});  // node 0 may be gone
     return error;
   };
   const auto say = [&](const DeviceFault& fault) -> Error {
-    // A consequence. Node 0 believes who speaks first, so whoever knows the cause must: it tells node 0, which ends.
+    // This node only sees a consequence. Node 0 believes the first report, so the node with the cause must send it;
+    // node 0 then ends this one.
     if (dynamic_cast<const comm::PeerLost*>(&fault) != nullptr) {
       if (auto lost = follower.lost_within(kForTheCause)) return std::move(*lost);
     }
@@ -203,14 +206,14 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
     });
     VOLLEY_RETURN_IF_ERROR(follower.reply((*replica)->ready()));
     if (started) started();
-    // Before the replica goes: its end is all that node 0 would hear.
+    // Sent before the replica is destroyed, because afterwards node 0 would only see the end.
     try {
       const Status replayed = replay.run();
       return replayed.ok() ? replayed : fail(replayed.error());
     } catch (const DeviceFault& fault) {
       return say(fault);
     }
-  } catch (const DeviceFault& fault) {  // before it was ready
+  } catch (const DeviceFault& fault) {  // the failure came before the replica was ready
     return say(fault);
   } catch (const std::system_error&) {
     return fail(no_threads());

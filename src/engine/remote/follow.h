@@ -1,4 +1,4 @@
-// What a node does that is not the first, and a process that computes for an engine: its ranks replay the calls.
+// Runs a node other than the first, or a process that computes for an engine: its ranks replay the calls.
 #pragma once
 
 #include "engine/run/replica.h"
@@ -6,8 +6,8 @@
 
 namespace volley::engine {
 
-// Engine::follow() from where the nodes have met, and Engine::compute() from where it has been told what to load, as
-// the only node there is. wrap: as Replica::create(). Tells node 0, or the engine, of what fails here.
+// Engine::follow() after the nodes have met, and Engine::compute() after its assignment, as the only node. wrap: as
+// Replica::create(). Reports failures to node 0, or to the engine.
 Status follow_links(const EngineOptions& options, const ResolvedModels& models, nodes::Links links,
                     const Progress& progress, const std::function<void()>& started,
                     const Replica::WrapDevice& wrap = {});

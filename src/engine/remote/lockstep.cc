@@ -49,7 +49,7 @@ bool Lockstep::wait(int replica) {
   return aborted_by_ < 0 && behind(replica);
 }
 
-// Before anybody's passes are told, who it was.
+// Records the replica before its failure reaches other passes.
 void Lockstep::abort(int replica) {
   {
     const std::lock_guard lock(mutex_);

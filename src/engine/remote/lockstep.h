@@ -1,6 +1,6 @@
-// Replicas that divide the experts of a target among them run its passes together: pass k of one is pass k of all. No
-// barrier stands before a pass. Whoever has something to compute begins it; whoever has begun fewer passes than
-// another, and has no work of its own, runs passes without rows until it has caught up.
+// Runs the passes of replicas that divide a target's experts together: pass k of one is pass k of all. No barrier
+// stands before a pass. A replica with work begins a pass. A replica that has begun fewer passes than another, and has
+// no work, runs passes without rows until it has caught up.
 #pragma once
 
 #include <atomic>
@@ -15,37 +15,36 @@
 
 namespace volley::engine {
 
-// Threads: any; what concerns one replica's passes, by one at a time.
+// Threads: any; calls for one replica's passes come one at a time.
 class Lockstep {
  public:
-  // prepare() of each exchange is called by whoever takes it.
+  // Each replica calls prepare() of its own exchange.
   explicit Lockstep(comm::RowExchanges exchanges);
 
   int replicas() const { return static_cast<int>(members_.size()); }
   comm::RowExchange& exchange(int replica) { return *exchanges_[static_cast<size_t>(replica)]; }
 
-  // The replica is about to run its next pass.
+  // Says that the replica runs its next pass now.
   void begin(int replica);
-  // Whether others have begun more. No lock is taken.
+  // Whether other replicas have begun more passes. Takes no lock.
   bool behind(int replica) const;
-  // Called when the replica falls behind, from a thread that begins a pass, under a lock that begin(), leave() and this
-  // take. Empty: nobody; returns when no call is running.
+  // Sets the callback for when the replica falls behind. It runs on a thread that begins a pass, under a lock that
+  // begin(), leave() and this take. An empty callback removes it; returns when no call is running.
   void watch(int replica, std::function<void()> on_behind);
 
-  // The replica begins no pass by itself any more, and is to go on with wait(); enter() takes that back.
+  // The replica begins no pass by itself until enter(); it continues with wait().
   void leave(int replica);
   void enter(int replica);
-  // Until the replica is behind: true. False: all have left and it is not, or somebody has aborted.
+  // Waits. True: the replica is behind. False: all replicas have left and it is not behind, or one has aborted.
   bool wait(int replica);
 
-  // The replica takes part no more, because it has failed or ends before the others: passes of theirs throw
-  // DeviceFault.
+  // Removes a replica that has failed or ends before the others, whose passes then throw DeviceFault.
   void abort(int replica);
-  int aborted_by();  // the first that did; -1: nobody so far
+  int aborted_by();  // the first replica that aborted; -1: none
 
  private:
   struct Member {
-    std::atomic<uint64_t> begun{0};  // passes; changed under mutex_
+    std::atomic<uint64_t> begun{0};  // passes begun; changed under mutex_
     std::function<void()> on_behind;
     bool left = false;
   };
@@ -57,10 +56,10 @@ class Lockstep {
   std::mutex mutex_;
   std::condition_variable changed_;
   int aborted_by_ = -1;          // guarded by mutex_
-  std::vector<Member> members_;  // but for `begun`, guarded by mutex_
+  std::vector<Member> members_;  // guarded by mutex_, except `begun`
 };
 
-// Which replica of a lockstep one is. Without any, all of the target's experts are its own.
+// A replica's place in a lockstep. Without a lockstep the replica has all of the target's experts.
 struct LockstepPlace {
   std::shared_ptr<Lockstep> with;
   int replica = 0;

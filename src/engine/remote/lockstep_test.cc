@@ -1,7 +1,9 @@
-// Protects: replicas that divide the experts: whoever begins a pass is followed by all, whoever has ended follows until
-// all have, one that fails ends them all with its cause, and measuring before there are workers waits for nobody. Built
-// twice: for the CPU, and with VOLLEY_LOCKSTEP_TEST_CUDA for GPUs, where replicas are on GPUs of their own: on one GPU
-// calls of the driver that wait for all of it, as whole engines make them, would wait for the other replica for ever.
+// Protects replicas that divide the experts. All replicas follow a pass that one begins. A replica that has ended
+// follows until all have. A failing replica ends them all with its cause. Measuring before there are workers waits for
+// no worker.
+//
+// This file is built twice: for the CPU, and with VOLLEY_LOCKSTEP_TEST_CUDA for one GPU a replica. Two whole engines on
+// one GPU would deadlock: some driver calls wait for the whole GPU.
 #include "engine/remote/lockstep.h"
 
 #include <gmock/gmock.h>
@@ -33,8 +35,8 @@ using ::testing::HasSubstr;
 
 #ifdef VOLLEY_LOCKSTEP_TEST_CUDA
 constexpr bool kOnGpus = true;
-// Before the first use of CUDA: kernels that wait for one another must not share a queue of the driver, and none may be
-// loaded while others wait.
+// Runs before the first use of CUDA: kernels that wait for one another need queues of their own, and no kernel may load
+// while others wait.
 const bool kPrepared = [] {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
   load_gpu_code_early();
@@ -68,7 +70,7 @@ comm::RowExchanges exchanges_of(Place place, int replicas, const ResolvedModels&
   return std::move(*made);
 }
 
-// Replicas that begin passes of their own at random, and follow otherwise; a pass meets the others' three times.
+// Replicas begin passes at random and otherwise follow; each pass meets the others' three times.
 TEST(Lockstep, PassesOfOneAreFollowedByAll) {
   constexpr int kReplicas = 3;
   const int own = kSanitized ? 300 : 3000;
@@ -95,7 +97,7 @@ TEST(Lockstep, PassesOfOneAreFollowedByAll) {
       };
       std::minstd_rand random(static_cast<uint32_t>(r + 1));
       for (int i = 0; i < own * (r + 1);) {
-        if (random() % 4 == 0) {  // idle until others begin something, if they do soon
+        if (random() % 4 == 0) {  // idle until another replica begins a pass, if one does soon
           std::unique_lock lock(mutex);
           if (wake.wait_for(lock, 1ms, [&] { return lockstep.behind(r); })) {
             lock.unlock();
@@ -126,7 +128,7 @@ TEST(Lockstep, OneThatAbortsEndsWaiting) {
   EXPECT_EQ(lockstep.aborted_by(), 1);
 }
 
-// Two replicas of a small mixture, each on a device that the test has a hand on.
+// Two replicas of a small mixture, on devices that the test controls.
 class ReplicasInLockstep : public ::testing::TestWithParam<Place> {
  protected:
   static constexpr int kReplicas = 2;
@@ -222,11 +224,11 @@ class ReplicasInLockstep : public ::testing::TestWithParam<Place> {
   static Finish wait(std::future<Finish>& finish) {
     if (finish.wait_for(120s) == std::future_status::ready) return finish.get();
     ADD_FAILURE() << "a request hangs";
-    std::abort();  // nothing can be torn down
+    std::abort();  // a destructor would hang
   }
 
   std::shared_ptr<Lockstep> lockstep_;
-  std::atomic<int> fails_ = -1, hangs_ = -1;  // which replica
+  std::atomic<int> fails_ = -1, hangs_ = -1;  // index of a replica
   std::promise<void> release_;
   std::shared_future<void> released_ = release_.get_future().share();
   std::function<bool(bool)> before_[kReplicas] = {[this](bool allocates) { return before(0, allocates); },
@@ -246,7 +248,7 @@ class ReplicasInLockstep : public ::testing::TestWithParam<Place> {
   }
 };
 
-// Whether it has requests of its own or only takes part in the other's passes.
+// The second replica fails, whether it has requests of its own or only takes part in the first one's passes.
 TEST_P(ReplicasInLockstep, OneThatFailsEndsAllRequestsWithItsCause) {
   start();
   for (int i = 0; i < 8; ++i) {
@@ -259,7 +261,7 @@ TEST_P(ReplicasInLockstep, OneThatFailsEndsAllRequestsWithItsCause) {
   int failed = 0;
   for (auto& one : open) {
     const Finish finish = wait(one);
-    if (finish.reason == FinishReason::kLength) continue;  // it was faster
+    if (finish.reason == FinishReason::kLength) continue;  // the request ended before the fault
     ++failed;
     ASSERT_TRUE(finish.error);
     EXPECT_EQ(finish.error->code, ErrorCode::kUnavailable);
@@ -274,7 +276,7 @@ TEST_P(ReplicasInLockstep, OneThatFailsEndsAllRequestsWithItsCause) {
 TEST_P(ReplicasInLockstep, OneThatFailsWithoutWorkOfItsOwnEndsTheOthers) {
   start();
   fails_ = 1;
-  auto first = submit(0, 200);  // one request at a time goes to the first replica
+  auto first = submit(0, 200);  // the router gives single requests to replica 0
   const Finish finish = wait(first);
   ASSERT_TRUE(finish.error);
   EXPECT_THAT(finish.error->message, HasSubstr("the test says so"));
@@ -294,7 +296,7 @@ TEST_P(ReplicasInLockstep, OneThatHangsIsNoticed) {
   dispatcher_.reset();
 }
 
-// Everybody is stopped at any moment, in the middle of passes of one or of both.
+// The engine may stop at any moment, in the middle of passes of one replica or of both.
 TEST_P(ReplicasInLockstep, EndAtAnyMoment) {
   for (int round = 0; round < (kSanitized ? 5 : kOnGpus ? 15 : 40); ++round) {
     if (round > 0) {
@@ -314,7 +316,7 @@ TEST_P(ReplicasInLockstep, EndAtAnyMoment) {
   }
 }
 
-// Steps that one runs before there are workers.
+// One replica runs steps before there are workers.
 TEST_P(ReplicasInLockstep, OneRunsStepsWhileTheOthersTakePart) {
   std::vector<Executor*> replicas;
   for (const WorkerParts& parts : parts_) replicas.push_back(parts.replica.get());
@@ -356,7 +358,7 @@ TEST_P(ReplicasInLockstep, OneRunsStepsWhileTheOthersTakePart) {
   fails_ = -1;
 }
 
-// Idle ones wake, and busy ones fall idle: every request has the tokens that it has alone.
+// Replicas wake and fall idle, and every request keeps the tokens that it has alone.
 TEST_P(ReplicasInLockstep, TokensAreTheSameWhoeverElseHasWork) {
   start();
   std::vector<std::vector<TokenId>> alone;
@@ -401,12 +403,12 @@ TEST(LockstepOptions, WhatIsNotBuiltIsRefusedByName) {
   const Status restarts = check_expert_parallel(options, DeviceKind::kCpu, true);
   EXPECT_EQ(restarts.error().code, ErrorCode::kUnimplemented);
   EXPECT_THAT(restarts.error().message, HasSubstr("--restart-on-device-error"));
-  options.tensor_parallel_size = 2;  // each replica divides them among its ranks
+  options.tensor_parallel_size = 2;  // each replica divides its experts among its ranks
   EXPECT_TRUE(check_expert_parallel(options, DeviceKind::kCuda, true).ok());
 }
 
-// Memory is planned to the byte, that of the exchange with it: a replica's part of it is in its plan. On GPUs each has
-// its own experts alone, and common memory of its own.
+// Memory is planned to the byte, a replica's part of the exchange included. On GPUs each replica has its own experts
+// and its own common memory.
 TEST(LockstepMemory, IsWhatWasPlanned) {
   const Place place = kOnGpus ? Place::kOneGpu : Place::kCpu;
   if (!is_here(place, 2)) GTEST_SKIP() << "needs a GPU";

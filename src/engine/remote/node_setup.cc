@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Machines start at different times, and read their models from different disks.
+// Machines start at different times and read from different disks.
 constexpr std::chrono::minutes kPatience(10);
 
 class Digest {
@@ -37,7 +37,7 @@ class Digest {
   uint64_t hash_ = 0xcbf29ce484222325u, size_ = 0;
 };
 
-// The file's size, its header, and some of its data: enough to tell two trainings of one model apart.
+// Covers the file's size, header and some of its data: enough to tell two trainings of one model apart.
 Status add_weights(const std::string& path, Digest& digest) {
   constexpr size_t kBlock = 4096, kBlocks = 64;
   constexpr uint64_t kMostHeader = 100'000'000;
@@ -45,7 +45,7 @@ Status add_weights(const std::string& path, Digest& digest) {
   digest.add(std::to_string(file.bytes));
   uint64_t header = 0;
   VOLLEY_ASSIGN(const size_t got, read_at(file, 0, &header, sizeof(header), path));
-  if (got < sizeof(header)) return {};  // whoever loads it says what is wrong with it
+  if (got < sizeof(header)) return {};  // loading reports what is wrong with the file
   std::vector<std::byte> bytes(std::min<uint64_t>({header, kMostHeader, file.bytes}));
   VOLLEY_ASSIGN(const size_t of_header, read_at(file, sizeof(header), bytes.data(), bytes.size(), path));
   digest.add(std::span(bytes).first(of_header));
@@ -86,7 +86,7 @@ std::string numerics_text(const model::Numerics& numerics) {
          ", attention " + ops::attention_backend_name(numerics.attention);
 }
 
-// As whoever asked for it would say it.
+// Formats a value as its option is written.
 template <typename T>
 std::string value_text(const EngineOption<T>& option, const EngineOptions& options) {
   const T& value = options.*option.field;
@@ -99,7 +99,7 @@ std::string value_text(const EngineOption<T>& option, const EngineOptions& optio
   } else if constexpr (std::is_same_v<T, std::optional<uint64_t>>) {
     return value ? std::to_string(*value) : "none";
   } else {
-    VOLLEY_CHECK(false);  // has no text: node_facts() compares what follows from it
+    VOLLEY_CHECK(false);  // an option without text; node_facts() compares what follows from it
   }
 }
 
@@ -145,7 +145,7 @@ Result<std::vector<nodes::Fact>> node_facts(const EngineOptions& options, const 
     add("the lengths that are drafted (--verify)", lengths);
   }
   add("--max-model-len", models.max_model_len);
-  // Chosen by free memory these are numbers to agree on, no facts (see meet_nodes()).
+  // Where free memory chose these numbers, the nodes agree on them in meet_nodes(); they are no facts.
   const bool chosen = options.max_num_seqs == 0 && models.kv.slot_bytes() > 0;
   const auto add_unless = [&](bool by_memory, const char* name, int32_t value) {
     add(name, by_memory ? "as memory allows" : std::to_string(value));

@@ -1,5 +1,5 @@
-// Protects requests of an engine on several nodes against those that are not the first: memory that they refuse, their
-// faults, their end. A thread stands for each; they share nothing but connections.
+// Protects requests of an engine on several nodes against the other nodes: refused memory, faults and ends. Each node
+// is a thread that shares only connections with the others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -53,7 +53,7 @@ struct Member {
   nodes::Links links;
 };
 
-// Node 1, which is ready and answers calls as the test says.
+// Node 1, ready to answer calls as the test says.
 struct OtherNode : Member {
   explicit OtherNode(const EngineOptions& of_all)
       : Member(of_all, 1), follower(std::move(links.calls.front()), call_limits(*models)), replica(load()) {
@@ -66,7 +66,7 @@ struct OtherNode : Member {
 
 class Nodes : public WorkerTest {
  protected:
-  // Node 0 of so many, at a port that is free.
+  // Options of node 0 of this many nodes, at a free port.
   EngineOptions options_of(int nodes, int ranks) {
     EngineOptions options = plain_options();
     options.nnodes = nodes;
@@ -88,7 +88,7 @@ class Nodes : public WorkerTest {
     others_.clear();
   }
 
-  // wrap: the last node's devices.
+  // wrap: wraps the last node's devices.
   void start(const WrapDevice& wrap = {}) { start(options_of_two(), wrap); }
   void start(const EngineOptions& options, const WrapDevice& wrap) {
     ended_ = {};
@@ -118,7 +118,7 @@ class Nodes : public WorkerTest {
     worker_ = std::make_unique<Worker>(std::move(parts));
   }
 
-  // A folder of the same model but that states take more than all else, as those of large ones do.
+  // Copies the model into a folder, with states that take more memory than all else, as those of large models do.
   std::string with_wide_states(const std::string& model) {
     folder_ = std::filesystem::temp_directory_path() / ("volley-nodes-" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
@@ -132,7 +132,7 @@ class Nodes : public WorkerTest {
     return folder_.string();
   }
 
-  // How the last node ended.
+  // Waits for the last node's end.
   Status end_of_other() { return ended_.get_future().get(); }
   std::string failure() { return failed_.get_future().get(); }
 
@@ -144,7 +144,7 @@ class Nodes : public WorkerTest {
   }
 
   const net::PortForTest port_;
-  std::filesystem::path folder_;  // of a model; empty: there is none
+  std::filesystem::path folder_;  // a model's folder; empty: none
   std::vector<std::thread> others_;
   std::promise<Status> ended_;
   std::promise<std::string> failed_;
@@ -158,7 +158,7 @@ TEST_F(Nodes, EndTogether) {
   EXPECT_TRUE(end.ok()) << end.error().message;
 }
 
-// Whoever forgets one option would start a server of its own.
+// A user who forgets one option would start a server of its own.
 TEST(NodeOptions, ArePointlessWithoutTheNumberOfNodes) {
   EngineOptions options;
   EXPECT_TRUE(check_nodes(options).ok());
@@ -169,7 +169,7 @@ TEST(NodeOptions, ArePointlessWithoutTheNumberOfNodes) {
   EXPECT_THAT(check_nodes(options).error().message, HasSubstr("say how many there are with --nnodes"));
 }
 
-// mpirun binds a process to one core unless it is told otherwise.
+// mpirun binds a process to one core by default.
 TEST(NodeOptions, SayWhereAProcessIsBoundToFewCores) {
   EngineOptions options;
   options.nnodes = 2;
@@ -188,7 +188,7 @@ TEST(NodeOptions, SayWhereAProcessIsBoundToFewCores) {
   EXPECT_EQ(said(1, 64), "");
 }
 
-// Slots whose states do not fit on one node are nobody's, whichever node that is.
+// A slot whose states do not fit on one node exists on none.
 TEST_F(Nodes, RunAsManyRequestsAsTheOneWithLeastMemory) {
   EngineOptions options = options_of_two();
   options.model_dir = with_wide_states("tests/data/targets/hybrid_tied");
@@ -229,7 +229,7 @@ TEST_F(Nodes, RunAsManyRequestsAsTheOneWithLeastMemory) {
       EXPECT_EQ(call_limits(models[node]).slots, scarce->max_num_seqs);
     }
   }
-  // What somebody has asked for is as it is, or the start is refused.
+  // A number that a user asked for stays, or the start is refused.
   ResolvedModels first = *roomy, second = *roomy;
   second.node = 1;
   std::thread other([&] {
@@ -274,7 +274,7 @@ TEST_F(Nodes, WithoutMemoryForLogprobsOnOneOthersGoOn) {
   EXPECT_TRUE(end_of_other().ok());
 }
 
-// A fault of the other's device in the middle of a step.
+// The other node's device fails in the middle of a step.
 TEST_F(Nodes, AFaultOfOneEndsEveryRequest) {
   std::atomic<int64_t> left = -1;
   const std::function<bool(bool)> before = [&left](bool) {
@@ -303,8 +303,8 @@ TEST_F(Nodes, AFaultOfOneEndsEveryRequest) {
   EXPECT_EQ(end.error().message, "the device fell over");
 }
 
-// Where several nodes hear of a fault only by its consequences, none says so before the one that has it, although
-// that one has a rank to wait for.
+// Several nodes see a consequence of the fault. None reports it before the node that has the fault, although that one
+// must wait for a rank.
 TEST_F(Nodes, TheCauseIsToldWhoeverHearsOfItFirst) {
   using namespace std::chrono_literals;
   std::atomic<bool> armed = false;
@@ -319,7 +319,7 @@ TEST_F(Nodes, TheCauseIsToldWhoeverHearsOfItFirst) {
     return true;
   };
   const std::function<bool(bool)> before = [&](bool) {
-    // What it is asked outside of a step comes from rank 0's thread.
+    // Device calls outside of a step come from rank 0's thread.
     if (std::this_thread::get_id() != of_rank_1.load() || !armed) return true;
     fell.set_value();
     throw DeviceFault("the device fell over");
@@ -345,7 +345,7 @@ TEST_F(Nodes, TheCauseIsToldWhoeverHearsOfItFirst) {
   EXPECT_EQ(end_of_other().error().message, "the device fell over");
 }
 
-// Nobody else may be left to end its process.
+// The node itself must report the hang, because its process then ends.
 TEST_F(Nodes, AStepThatHangsIsSaidOnItsNode) {
   std::atomic<bool> armed = false;
   std::promise<void> release;
@@ -369,7 +369,7 @@ TEST_F(Nodes, AStepThatHangsIsSaidOnItsNode) {
   stop();  // the devices go before what they wait for
 }
 
-// It is loaded and gone before the engine has begun.
+// The other node loads and leaves before the engine has begun.
 TEST_F(Nodes, AnEngineBeginsWithoutTheOther) {
   const EngineOptions options = options_of_two();
   std::promise<void> loaded;
@@ -392,7 +392,7 @@ TEST_F(Nodes, AnEngineBeginsWithoutTheOther) {
   EXPECT_THAT(failure(), HasSubstr("Node 1 at 127.0.0.1"));
 }
 
-// It has met the others and is gone, whatever they are about to wait for.
+// Node 0 meets the others and leaves, whatever they wait for next.
 TEST_F(Nodes, WhoFollowsSaysThatTheFirstIsGone) {
   const EngineOptions options = options_of_two();
   others_.emplace_back([this, options] {
@@ -406,9 +406,9 @@ TEST_F(Nodes, WhoFollowsSaysThatTheFirstIsGone) {
   EXPECT_THAT(end.error().message, HasSubstr("Node 0 at 127.0.0.1"));
 }
 
-// Who comes to other tokens has faulted, whatever it says.
+// A node with other tokens has a fault, even if it reports none.
 TEST_F(Nodes, TheFirstFaultsWhereTokensDiffer) {
-  // The other node answers for itself, without models: a digest that nobody has.
+  // The other node here has no models, and answers with a wrong digest.
   const EngineOptions options = options_of_two();
   others_.emplace_back([this, options] {
     OtherNode node(options);

@@ -1,5 +1,5 @@
-// Looks whether a drafter does what drafters are for. One that does not belong to its target, or runs otherwise than it
-// was trained, gives the right text and no speed, and nobody would know why. Threads: one, the engine's.
+// Checks whether a drafter is of use. One that does not belong to its target, or runs otherwise than it was trained,
+// gives the right text at no gain in speed, and the user would not learn why. Threads: one, the engine's.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,24 @@
 
 namespace volley::engine {
 
-// What may be wrong with a drafter depends on what it is.
+// Properties of a drafter that suggest what is wrong with it.
 struct DrafterTraits {
-  std::string likely_mistake{};  // in its files: a clause, or empty
+  std::string likely_mistake{};  // a clause about its files, or empty
   bool windows = false;          // it has sliding-window layers
   bool quantised = false;        // its weights are stored as codes
 };
 
 class AcceptanceWatch {
  public:
-  // Blocks that decide, and the share of them that must have an accepted token. A drafter that was made for its target
-  // is right about the first token of most blocks; proposals that mean nothing are right once in a vocabulary.
+  // The number of blocks to look at, and the share of them that must have an accepted token. A drafter for its target
+  // gets the first token of most blocks right; meaningless proposals are right once in a vocabulary.
   static constexpr int32_t kBlocks = 256;
   static constexpr double kLeastShare = 0.05;
 
   explicit AcceptanceWatch(const DrafterTraits& drafter) : drafter_(drafter) {}
 
-  // A verified block of a request that was decoded as it is: not with simulated acceptance, nor with a grammar, which
-  // the drafter does not know. Gives a sentence at block kBlocks if too few were of use, else nothing.
+  // Counts a verified block. Leave out requests with simulated acceptance or with a grammar, which the drafter does not
+  // know. At block kBlocks it returns a sentence if too few had an accepted token, otherwise nothing.
   std::optional<std::string> see(int32_t drafted, int32_t accepted);
 
  private:

@@ -1,4 +1,4 @@
-// Protects: who runs a drafter that is of no use learns it, once, with what may be wrong; and nobody else does.
+// Protects: the user of a useless drafter is warned once, with the likely reasons, and no other user is.
 #include "engine/run/acceptance_watch.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using ::testing::Not;
 
 constexpr int32_t kBlocks = AcceptanceWatch::kBlocks;
 
-// The warnings of that many blocks, of which every `period`-th has an accepted token (0: none).
+// Returns the warnings after `blocks` blocks, of which every `period`-th has an accepted token (0: none).
 std::vector<std::string> watch(AcceptanceWatch watch, int32_t blocks, int32_t period) {
   std::vector<std::string> warnings;
   for (int32_t i = 0; i < blocks; ++i) {
@@ -54,7 +54,7 @@ TEST(AcceptanceWatch, BlocksWithoutDraftsSayNothing) {
   for (int32_t i = 0; i < 10 * kBlocks; ++i) EXPECT_FALSE(watch.see(0, 0));
 }
 
-// Engines with a drafter of chosen quality (decode/replay): answers that are recorded for some requests.
+// Engines with a drafter of chosen quality (decode/replay), which has recorded answers for some requests.
 class WatchedEngine : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -73,7 +73,7 @@ class WatchedEngine : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Eight requests of 100 tokens: some 800 blocks where nothing is accepted.
+  // Runs eight requests of 100 tokens: some 800 blocks if no draft is accepted.
   void run() {
     auto engine = Engine::create(options_);
     ASSERT_TRUE(engine.ok()) << engine.error().message;
@@ -100,7 +100,7 @@ class WatchedEngine : public ::testing::Test {
     }
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return open == 0; });
-    engine->reset();  // the engine's thread has ended: warnings_ is ours
+    engine->reset();  // ends the engine's thread, which writes warnings_
   }
 
   std::filesystem::path folder_;

@@ -1,4 +1,4 @@
-// Protects GenerateRequest::timeout_s: a request ends in time with what it has, wherever it is, and the others go on.
+// Protects GenerateRequest::timeout_s: in any state a request ends in time with its tokens, and the others go on.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -50,7 +50,7 @@ TEST_F(Deadline, ARequestThatRunsEndsWithItsFirstTokens) {
 TEST_F(Deadline, ARequestThatWaitsEndsWithNothing) {
   std::vector<std::future<Finish>> running;
   Finish finish;
-  for (int tries = 0; tries < 20; ++tries) {  // again where a runner was faster: their room ends them
+  for (int tries = 0; tries < 20; ++tries) {  // tries again where the running request was faster
     running.clear();
     for (int i = 0; i < 4; ++i) running.push_back(submit(endless(0)));
     while (worker_->stats().requests_running < 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -75,7 +75,7 @@ TEST_F(Deadline, ARequestThatEndsBeforeDoesNotNoticeIt) {
   expect_idle();
 }
 
-// Where a text may still become a stop string its end is held back. A timeout ends the text there.
+// Text that may become a stop string is held back. A timeout gives it out.
 TEST_F(Deadline, TextThatWasHeldBackIsGivenOut) {
   const auto ids = text_.tokenizer->encode("the dog", false);
   ASSERT_TRUE(ids.ok());

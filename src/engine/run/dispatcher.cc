@@ -30,7 +30,7 @@ void Dispatcher::connect(size_t replica, WorkerParts& parts) {
   };
 }
 
-// A worker that fails may be about to fail the others: none goes before all have stopped.
+// A failing worker may be failing the others, so all stop before any is destroyed.
 Dispatcher::~Dispatcher() {
   for (const auto& worker : workers_) worker->stop();
   {
@@ -73,7 +73,7 @@ Status Dispatcher::submit(Admission admission) {
   return status;
 }
 
-// Before the client hears it: what it sends then finds the replica as it now is.
+// Noted before the client hears of the event, so that the client's next request finds the replica's new state.
 void Dispatcher::note(const Event& event) {
   const std::lock_guard lock(mutex_);
   router_.progressed(event.id, static_cast<int64_t>(event.tokens.size()));
@@ -123,8 +123,9 @@ void Dispatcher::warn(size_t replica, const std::string& warning) {
   config_.on_warning(alone() ? warning : "Replica " + std::to_string(replica) + ": " + warning);
 }
 
-// Each replica says this when its requests have had their last events. The first to fail ends the others'; when the
-// last has, so has every request. While the engine closes the others end by themselves, and it waits for this one.
+// Each replica calls this after the last events of its requests. The first to fail fails the others. When the last has
+// failed, every request has ended. While the engine closes, the others end by themselves, and the engine waits for this
+// one.
 void Dispatcher::fail(const std::string& failure) {
   bool first = false, closing = false;
   {

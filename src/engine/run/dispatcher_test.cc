@@ -1,4 +1,4 @@
-// Several replicas as one: a fault stays with the replica that has it, or ends all; the queue is one.
+// Several replicas act as one: a fault stays with its replica or ends all, and there is one queue.
 #include "engine/run/dispatcher.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class Replicas : public WorkerTest {
     dispatcher_.reset();
   }
 
-  // Replica 0 is the one that things happen to.
+  // The tests break replica 0.
   void make(size_t count, bool restarts, int32_t max_queue = 64) {
     std::vector<WorkerParts> parts;
     for (size_t i = 0; i < count; ++i) {
@@ -96,7 +96,7 @@ class Replicas : public WorkerTest {
   static Finish wait(Open& open) {
     if (open.ended.wait_for(300s) == std::future_status::ready) return open.ended.get();
     ADD_FAILURE() << "a request hangs";
-    std::abort();  // nothing can be torn down
+    std::abort();  // a destructor would hang
   }
 
   template <typename F>
@@ -113,7 +113,7 @@ class Replicas : public WorkerTest {
     return failures_;
   }
 
-  double step_timeout_s_ = 0;  // of what make() makes
+  double step_timeout_s_ = 0;  // for make()
   std::atomic<bool> fails_ = false, hangs_ = false, stands_ = false, remaking_ = false, released_ = false;
   std::atomic<int> standing_ = 0, ended_ = 0;
   std::promise<void> release_;
@@ -163,7 +163,7 @@ TEST_F(Replicas, OneThatStartsOverIsAvoidedAndItsRequestsGoOn) {
   EXPECT_TRUE(failures().empty());
   ASSERT_EQ(warnings_.size(), 1u);
   EXPECT_EQ(warnings_[0].find("Replica 0: The device failed"), 0u) << warnings_[0];
-  // It is there again, and takes its turns.
+  // The replica is back, and takes its turns.
   std::vector<Open> more;
   for (int i = 0; i < 8; ++i) more.push_back(submit(numbered(i)));
   for (Open& open : more) EXPECT_EQ(wait(open).reason, FinishReason::kLength);
@@ -178,7 +178,7 @@ TEST_F(Replicas, OneThatCannotStartOverEndsAll) {
     std::vector<Open> open;
     for (int i = 0; i < 12; ++i) {
       GenerateRequest request = numbered(i);
-      request.max_tokens = 1500;  // nobody ends before the fault, however slow its replica's thread is
+      request.max_tokens = 1500;  // no request ends before the fault, however slow its replica's thread is
       open.push_back(submit(std::move(request)));
     }
     until([&] { return dispatcher_->stats().generated_tokens > 4 * round; });
@@ -201,7 +201,7 @@ TEST_F(Replicas, OneThatCannotStartOverEndsAll) {
   }
 }
 
-// The engine waits for it, so somebody must end the process.
+// The engine waits for the replica, so the callback must end the process.
 TEST_F(Replicas, OneThatHangsWhileAllCloseIsTold) {
   step_timeout_s_ = 1;
   make(2, false);
@@ -220,7 +220,7 @@ TEST_F(Replicas, OneThatHangsWhileAllCloseIsTold) {
 
 TEST_F(Replicas, TheQueueIsOne) {
   make(2, false, /*max_queue=*/6);
-  stands_ = true;  // nobody leaves the queue
+  stands_ = true;  // no request leaves the queue
   std::vector<Open> open;
   for (int i = 0; i < 6; ++i) {
     open.push_back(submit(numbered(i)));
@@ -239,7 +239,7 @@ TEST_F(Replicas, TheQueueIsOne) {
   until([&] { return dispatcher_->stats().requests_finished == 7; });
 }
 
-// Who fills the queue keeps nobody else out of it, in one engine and over replicas.
+// A tenant that fills the queue leaves room for others, in one engine and over replicas.
 class QueueOfReplicas : public Replicas, public ::testing::WithParamInterface<int> {};
 
 TEST_P(QueueOfReplicas, HasAPlaceForASmallTenant) {
@@ -255,7 +255,7 @@ TEST_P(QueueOfReplicas, HasAPlaceForASmallTenant) {
     return true;
   };
   for (int i = 0; i < GetParam(); ++i) EXPECT_TRUE(ask("large"));
-  until([&] { return standing_ == GetParam(); });  // they leave the queue no later than the next step
+  until([&] { return standing_ == GetParam(); });  // requests leave the queue no later than the next step
   while (ask("large")) {
   }
   EXPECT_GE(open.size(), 7u);
@@ -274,7 +274,7 @@ TEST_F(Replicas, CancellingFindsTheReplica) {
   std::vector<Open> open;
   for (int i = 0; i < 9; ++i) open.push_back(submit(numbered(i)));
   for (RequestId id = 1; id <= 9; id += 2) dispatcher_->cancel(id);
-  dispatcher_->cancel(100);  // nobody's
+  dispatcher_->cancel(100);  // an unknown id
   go_on();
   for (size_t i = 0; i < open.size(); ++i) {
     EXPECT_EQ(wait(open[i]).reason, i % 2 == 0 ? FinishReason::kCancelled : FinishReason::kLength) << i;
@@ -284,7 +284,7 @@ TEST_F(Replicas, CancellingFindsTheReplica) {
   until([&] { return dispatcher_->stats().pages_used == 0; });
 }
 
-// The first loads it and the others find it; after a fault it is loaded anew, once.
+// The first replica loads the target and the others share it. After a fault it is loaded once more.
 TEST_F(Replicas, TheTargetIsLoadedOnceWhereTheyShareMemory) {
   auto models = resolve_models(plain_options());
   ASSERT_TRUE(models.ok());

@@ -1,5 +1,5 @@
-// What steps leave of a request for the drafter, whatever the steps were: the invariance of texts does not show it, for
-// a text never depends on what was drafted.
+// The drafter's context must not depend on how steps were cut. Tests of texts cannot show it, because a text never
+// depends on its drafts.
 #include <gtest/gtest.h>
 
 #include "engine/start/round_setup.h"
@@ -69,7 +69,7 @@ class DraftContextTest : public ::testing::Test {
     return segment;
   }
 
-  // The block that is drafted after `tokens`, all of whose context is computed in one pass.
+  // Drafts the block after `tokens`, whose context is computed in one pass.
   decode::RoundResult block_after(std::vector<TokenId> tokens, int32_t slot, int32_t first_page, int32_t draft = 15) {
     const TokenId last = tokens.back();
     tokens.pop_back();
@@ -85,7 +85,7 @@ class DraftContextTest : public ::testing::Test {
     EXPECT_FALSE(a.confidence.empty()) << "nothing was drafted";
     EXPECT_EQ(a.tokens, b.tokens);
     EXPECT_EQ(a.accepted, b.accepted);
-    EXPECT_EQ(a.confidence, b.confidence);  // to the bit
+    EXPECT_EQ(a.confidence, b.confidence);  // bit for bit
   }
 
   static std::vector<TokenId> prompt(TokenId first) {
@@ -105,7 +105,7 @@ TEST_F(DraftContextTest, BlockAfterPlainStepsIsTheSame) {
   start(0, a, 0);
   start(1, b, kPagesASlot);
   a.push_back(step({prefill(0, a)})[0].tokens.at(0));
-  // The second one comes later, so that their rows wait side by side from different steps.
+  // The second request comes later, so that their rows wait side by side from different steps.
   for (int i = 0; i < 9; ++i) a.push_back(step({decode(0, 0)})[0].tokens.at(0));
   b.push_back(step({prefill(1, b)})[0].tokens.at(0));
   for (int i = 0; i < 30; ++i) {
@@ -120,7 +120,7 @@ TEST_F(DraftContextTest, BlockAfterPlainStepsIsTheSame) {
   expect_same_block(late[1], block_after(b, 3, 3 * kPagesASlot));
 }
 
-// More rows than wait at once, and blocks between the plain steps.
+// More rows than the buffer holds wait, with blocks between the plain steps.
 TEST_F(DraftContextTest, BlocksBetweenPlainStepsAreTheSame) {
   std::vector<TokenId> a = prompt(200);
   start(0, a, 0);
@@ -133,7 +133,7 @@ TEST_F(DraftContextTest, BlocksBetweenPlainStepsAreTheSame) {
   }
 }
 
-// Its pages may be shared from then on.
+// Other requests may share its pages from then on.
 TEST_F(DraftContextTest, SlotThatEndsLeavesItsContextInItsPages) {
   std::vector<TokenId> a = prompt(100);
   start(0, a, 0);

@@ -1,5 +1,5 @@
-// What a worker computes on: a replica in this process (replica.h), or one in a process of its own (device_process.h).
-// Threads as decode::StepExecutor, but for interrupt().
+// A worker's machine: a replica in this process (replica.h) or in a process of its own (device_process.h). Threads as
+// decode::StepExecutor, except interrupt().
 #pragma once
 
 #include <functional>
@@ -15,27 +15,27 @@ class Executor : public decode::StepExecutor {
  public:
   int ranks() const { return ranks_; }
   int32_t vocab() const { return vocab_; }
-  // The sums over all ranks; on a node that is not the first, over its own.
+  // Sums over all ranks; on a node other than the first, over the node's ranks.
   const nodes::Ready& ready() const { return ready_; }
-  // Where it divides the experts with other replicas; its passes then wait for theirs.
+  // The place among replicas that divide the experts, whose passes wait for one another.
   const LockstepPlace& lockstep() const { return lockstep_; }
 
-  // Other processes compute, too: a call takes its time to get there.
+  // Whether calls go to other processes, which takes time.
   virtual bool spans_processes() const = 0;
-  // Called when one of them is gone, with a sentence, on any thread: calls that wait for it throw DeviceFault. Empty:
-  // nobody; returns when no call is running.
+  // Sets the callback for a lost process. It gets a sentence, on any thread; calls that wait for that process throw
+  // DeviceFault. An empty callback removes it; returns when no call is running.
   virtual void watch_processes(std::function<void(const std::string&)> on_lost) = 0;
-  // They end in order. No call follows.
+  // Ends the other processes in order. No call follows.
   virtual void end_processes() = 0;
-  // The call under way throws DeviceFault with this sentence, though the device hangs. False: only with this process.
-  // Any thread.
+  // Makes the call under way throw DeviceFault with this sentence, even if the device hangs. False: only the end of
+  // this process can end the call. Any thread.
   virtual bool interrupt(const std::string& why) = 0;
 
-  // Device::attach_thread().
+  // See Device::attach_thread().
   virtual void attach_thread() = 0;
 
  protected:
-  // Before Enqueue: what can be refused, which is memory for a prompt's logprobs, and threads for the first masks.
+  // Call before Enqueue. Only this can be refused: memory for a prompt's logprobs, and threads for the first masks.
   Status reserve(std::span<const decode::RoundSegment> segments) {
     bool masks = false, scores = false;
     for (const decode::RoundSegment& segment : segments) {

@@ -1,4 +1,4 @@
-// Protects requests against a GPU: whichever call of the CUDA runtime fails, and whatever a kernel does, every request
+// Protects requests against a GPU: whatever call of the CUDA runtime fails, and whatever a kernel does, every request
 // ends exactly once and soon, with the reason. Skipped without a GPU.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ class CudaFault : public TinyPairTest {
     worker_.reset();
   }
 
-  // As the engine has it on a GPU: a fault ends it.
+  // As in an engine on a GPU, a fault ends this worker.
   void start_worker() {
     cuda::inject_no_longer();
     WorkerParts parts = make_parts(on_gpu(tiny_pair()));
@@ -50,15 +50,15 @@ class CudaFault : public TinyPairTest {
     worker_ = std::make_unique<Worker>(std::move(parts));
   }
 
-  // The one with masks, in whose steps nothing is recorded, ends before the others.
+  // The request with masks ends before the others, because no step with masks is recorded.
   static std::vector<GenerateRequest> requests() {
     std::vector<GenerateRequest> requests = three_requests();
     requests[1].max_tokens = 2;
     return requests;
   }
 
-  // How many calls the requests make on a new worker while nothing fails. Where they do not begin together there are
-  // more, so the fewest of a few runs count.
+  // Counts the calls that the requests make on a new worker without a fault. Requests that do not begin together make
+  // more calls, so the least of a few runs counts.
   int64_t count_calls(Fault of) {
     int64_t fewest = kNever;
     for (int i = 0; i < 3; ++i) {
@@ -72,10 +72,10 @@ class CudaFault : public TinyPairTest {
     return fewest;
   }
 
-  // True: a request met it.
+  // Returns true if a request met the fault.
   bool run_with(Fault fault, int64_t n) {
     start_worker();
-    const size_t before = failures().size();  // of workers that are gone
+    const size_t before = failures().size();  // failures of earlier workers
     cuda::inject(fault, n);
     std::vector<std::vector<TokenId>> tokens;
     const std::vector<Finish> finishes = run_all(tokens, requests());
@@ -131,7 +131,7 @@ TEST_F(CudaFault, AnAllocationOnALostDeviceIsAFaultAndNoLackOfMemory) {
   EXPECT_THROW((void)(*device)->allocate_host(64), DeviceFault);
 }
 
-// Starts of an engine with one slot, as each slot more is recorded alike.
+// Starts an engine with one slot; more slots only record more of the same.
 class CudaFaultAtTheStart : public CudaFault {
  protected:
   Result<std::unique_ptr<Replica>> start(Fault fault, int64_t n) {
@@ -152,7 +152,7 @@ class CudaFaultAtTheStart : public CudaFault {
     return made;
   }
 
-  int64_t calls_ = 0;  // of the last start
+  int64_t calls_ = 0;  // in the last start
 };
 
 TEST_F(CudaFaultAtTheStart, WithoutMemoryForAnyAllocationThereIsNoEngine) {
@@ -178,16 +178,15 @@ TEST_F(CudaFaultAtTheStart, WhateverCallFailsThereIsNoEngine) {
   }
 }
 
-// What a kernel does to the GPU stays with the process, so these are processes of their own: this program, with
-// kRealFault as its first argument.
+// A kernel's fault stays with its process, so each test runs this program again, with kRealFault as its first argument.
 constexpr char kRealFault[] = "--real-fault";
 constexpr int kEndedAsPromised = 4;
-constexpr double kSoon = 5;  // seconds, with the step timeout that is the default as well
+constexpr double kSoon = 5;  // seconds; the default step timeout is included
 
 struct RealFault {
   const char* name;
   Fault fault;
-  const char* words;  // of the failure
+  const char* words;  // words of the failure
 };
 constexpr std::array<RealFault, 3> kRealFaults = {{{"IllegalAccess", Fault::kIllegalAccess, "The GPU failed"},
                                                    {"Trap", Fault::kTrap, "The GPU failed"},
@@ -197,24 +196,25 @@ class RealCudaFault : public CudaFault, public ::testing::WithParamInterface<Rea
  public:
   static EngineOptions options() {
     EngineOptions options = on_gpu(tiny_pair());
-    options.grammar_mask_timeout_ms = EngineOptions().grammar_mask_timeout_ms;  // a part of the step timeout
+    options.grammar_mask_timeout_ms = EngineOptions().grammar_mask_timeout_ms;  // counts towards the step timeout
     return options;
   }
   static GenerateRequest request() {
     GenerateRequest request = request_of(12);
     request.max_tokens = 80;
-    request.simulate_acceptance = SimulatedAcceptance{{{0, 0.0}}};  // a token a step: it stays open
+    // commits one token a step, so that the request stays open
+    request.simulate_acceptance = SimulatedAcceptance{{{0, 0.0}}};
     return request;
   }
 };
 
-// Says what was not as promised, and ends.
+// Prints the broken promise, and ends.
 [[noreturn]] void broken(const std::string& what) {
   std::fprintf(stderr, "Broken: %s\n", what.c_str());
   std::_Exit(1);
 }
 
-// Three requests decode when a kernel goes wrong. The process ends with the sentence and with 4, like volley serve.
+// A kernel goes wrong while three requests decode. Like volley serve, the process ends with a sentence and status 4.
 int meet_real_fault(const RealFault& real) {
   std::promise<std::string> failed;
   EngineOptions options = RealCudaFault::options();
@@ -228,7 +228,7 @@ int meet_real_fault(const RealFault& real) {
   Clock::time_point injected;
   cuda::inject(real.fault, kNever);
   for (size_t i = 0; i < kRequests; ++i) {
-    // The last one's first token comes when all are open and decode.
+    // The last request's first token comes when all are open and decode.
     const auto sink = [&, i, first = true](const Event& event) mutable {
       if (i + 1 == kRequests && std::exchange(first, false) && !event.finish) {
         injected = Clock::now();
@@ -261,12 +261,12 @@ int meet_real_fault(const RealFault& real) {
 }
 
 struct Ended {
-  int status = 0;  // as waitpid() has it
+  int status = 0;  // as from waitpid()
   double seconds = 0;
   std::string said;
 };
 
-// This program with a real fault, killed when it takes too long.
+// Runs this program with a real fault, and kills it when it takes too long.
 Ended run_child(const char* argument) {
   constexpr double kTooLong = 120;
   Ended ended;

@@ -1,5 +1,5 @@
-// Protects requests against the device: whatever fails in a round, and wherever, every request ends exactly once and
-// nothing hangs; and where the engine may start over, nobody notices.
+// Protects requests against the device. Wherever a round fails, every request ends exactly once and nothing hangs.
+// Where the engine may restart the device, clients do not notice.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,14 +20,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Under ThreadSanitizer some pieces of work fail, else each once.
+// ThreadSanitizer is slow, so only some pieces of work fail there.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kEach = false;
 #else
 constexpr bool kEach = true;
 #endif
 
-// A tiny pair on a device whose n-th piece of work (launch, copy, fence) or allocation goes wrong.
+// A tiny pair on a device whose n-th piece of work (launch, copy, fence) or allocation fails.
 class Fault : public TinyPairTest, public ::testing::WithParamInterface<TestedRank> {
  protected:
   enum class Kind { kNone, kWork, kMemory, kHang };
@@ -54,7 +54,7 @@ class Fault : public TinyPairTest, public ::testing::WithParamInterface<TestedRa
     };
   }
 
-  // Places among the pieces of work of a few requests. A rank that is not the first sees fewer.
+  // Places to fail among the pieces of work of a few requests. Ranks other than the first see fewer.
   static std::vector<int64_t> places() {
     if (!kEach) return {1, 25, 50};
     std::vector<int64_t> all(GetParam().rank == 0 ? 120 : 50);
@@ -76,7 +76,7 @@ class Fault : public TinyPairTest, public ::testing::WithParamInterface<TestedRa
     return parts;
   }
 
-  // `times` faults in a row, from the n-th on.
+  // Makes `times` faults in a row, from the n-th on.
   void arm(Kind kind, int64_t n, int times = 1) {
     seen_ = 0;
     at_ = n;
@@ -107,7 +107,7 @@ class Fault : public TinyPairTest, public ::testing::WithParamInterface<TestedRa
   std::promise<void> go_on_;
   std::shared_future<void> gone_on_ = go_on_.get_future().share();
   const std::function<bool(bool)> before_ = [this](bool allocates) { return before(allocates); };
-  // Threads of all ranks but the first, which runs on whatever thread calls.
+  // Threads of all ranks but rank 0, which runs on the caller's thread.
   std::array<std::atomic<std::thread::id>, 2> threads_ = {};
   const std::function<void()> work_ = [this] {
     const bool others = std::this_thread::get_id() == threads_[1].load();
@@ -121,7 +121,7 @@ TEST_P(Fault, EveryPieceOfWorkFailingOnceChangesNoToken) {
   worker_ = std::make_unique<Worker>(tiny_parts());
   std::vector<std::vector<TokenId>> expected, tokens;
   run_all(expected);
-  int64_t pieces = kNever;  // the fewest: requests that do not begin together take more steps
+  int64_t pieces = kNever;  // the least counts, because requests that do not begin together take more steps
   for (int i = 0; i < 3; ++i) {
     arm(Kind::kWork, kNever);
     run_all(tokens);
@@ -193,24 +193,24 @@ TEST_P(Fault, ADeviceThatFailsAgainEndsTheEngine) {
   for (const Finish& finish : run_all(tokens)) EXPECT_EQ(finish.reason, FinishReason::kLength);
   arm(Kind::kWork, 50);
   for (const Finish& finish : run_all(tokens)) EXPECT_EQ(finish.reason, FinishReason::kError);
-  worker_.reset();  // requests hear it before on_device_failure()
+  worker_.reset();  // requests hear of it before on_device_failure()
   EXPECT_EQ(failures().size(), 1u);
 }
 
 TEST_P(Fault, ADeviceThatFailsWhileItIsMadeAnewEndsTheEngine) {
   worker_ = std::make_unique<Worker>(tiny_parts());
   std::vector<std::vector<TokenId>> tokens;
-  arm(Kind::kWork, 50, 100);  // so while the models are loaded, too
+  arm(Kind::kWork, 50, 100);  // the models also fail to load
   for (const Finish& finish : run_all(tokens)) EXPECT_EQ(finish.reason, FinishReason::kError);
   worker_.reset();
   ASSERT_EQ(failures().size(), 1u);
   EXPECT_NE(failures()[0].find("Starting over failed"), std::string::npos);
 }
 
-// Loads that hang, or fail as late, are faults of their own, but no more than one in a row is mended.
+// A load that hangs or fails late counts as a fault of its own, but only one in a row is tried again.
 TEST_P(Fault, ALoadThatFailsLateIsTriedOnceMore) {
   for (const int failing : {1, 2}) {
-    WorkerParts parts = tiny_parts();  // any time is late
+    WorkerParts parts = tiny_parts();  // makes any time late
     int tries = 0;
     parts.remake = [&tries, failing, made = parts.remake](const auto& attend) -> Result<std::unique_ptr<Executor>> {
       if (++tries <= failing) return Error{ErrorCode::kUnavailable, "The test says no."};
@@ -227,8 +227,8 @@ TEST_P(Fault, ALoadThatFailsLateIsTriedOnceMore) {
   EXPECT_EQ(failures().size(), 1u);
 }
 
-// The engine's thread is stuck in the device, so somebody else must tell the clients; what that thread says when it is
-// free again nobody hears.
+// The engine's thread is stuck in the device, so another thread must tell the clients. What the stuck thread says later
+// reaches no client.
 TEST_P(Fault, AStepThatHangsEndsEveryRequestOnce) {
   WorkerParts parts = tiny_parts();
   parts.step_timeout.least = 0.5;
@@ -249,7 +249,7 @@ TEST_P(Fault, AStepThatHangsEndsEveryRequestOnce) {
   EXPECT_EQ(failures().size(), 1u);
 }
 
-// A step may take long. Meanwhile the queue is as long as it was when the step began: who runs waits no more.
+// During a long step the queue must not count the requests that the step runs.
 TEST_P(Fault, WhoRunsInALongStepIsNotInTheQueue) {
   WorkerParts parts = tiny_parts();
   parts.max_queue = 1;

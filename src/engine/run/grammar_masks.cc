@@ -32,7 +32,7 @@ void GrammarMasks::fill(std::span<const TokenId> drafted, uint32_t* words, int32
   const size_t stride = static_cast<size_t>(mask_words), rows = drafted.size() + 1;
   end_.reset();
   stuck_.reset();
-  // Nothing behind an end id is ever committed.
+  // No token behind an end id is committed.
   const auto is_end = [&](TokenId token) { return std::ranges::count(limits_.end_ids, token) > 0; };
   const auto followed = static_cast<size_t>(std::ranges::find_if(drafted, is_end) - drafted.begin());
   ends_.assign(followed + 1, text::TextEnd::kNo);
@@ -55,7 +55,7 @@ void GrammarMasks::fill(std::span<const TokenId> drafted, uint32_t* words, int32
   std::fill(words + row * stride, words + rows * stride, ~0u);
 }
 
-// Adds the end ids and takes out what the request's lists forbid; false where nothing after this row is ever committed.
+// Adds the end ids and removes tokens that the lists forbid. Returns false if no token after this row can be committed.
 bool GrammarMasks::finish_row(size_t row, const TokenRules::Place& place, uint32_t* words, int32_t mask_words) {
   const text::TextEnd end = ends_[row];
   const bool end_counts = outputs_ + static_cast<int32_t>(row) >= limits_.min_tokens;
@@ -73,7 +73,7 @@ bool GrammarMasks::finish_row(size_t row, const TokenRules::Place& place, uint32
   return false;
 }
 
-// Before min_tokens outputs the choice leaves end ids out, whatever the mask says.
+// Before min_tokens outputs the choice leaves end ids out, even if the mask allows them.
 bool GrammarMasks::leaves_token(const uint32_t* words, int32_t mask_words, bool end_counts) const {
   for (int32_t i = 0; i < mask_words; ++i) {
     const uint32_t left_out = end_counts || i >= std::ssize(end_words_) ? 0 : end_words_[i];
@@ -88,7 +88,7 @@ void GrammarMasks::give_up(Why why) {
 }
 
 Result<bool> GrammarMasks::commit(decode::RoundResult& result) {
-  // What came after these tokens does not matter any more.
+  // Drops the tokens after these.
   const auto keep = [&](size_t tokens) {
     result.tokens.resize(tokens);
     if (!result.logprobs.empty()) result.logprobs.resize(tokens);

@@ -1,6 +1,6 @@
-// The last word to every client. Events of a request go through a gate that closes behind its last one, so that whoever
-// gives up a device that hangs can end all requests while the engine's thread is stuck in it: what that thread still
-// says afterwards goes nowhere. Threads: any.
+// Ends requests exactly once. A request's events go through a gate that closes behind the last one. So another thread
+// can end all requests while the engine's thread is stuck in a hanging device; later events of that thread are dropped.
+// Threads: any.
 #pragma once
 
 #include <volley/engine.h>
@@ -13,7 +13,7 @@ namespace volley::engine {
 
 class OpenRequests {
  public:
-  // What to send the request's events to instead of `sink`. This must outlive it.
+  // Returns the sink that the request's events must go to. This object must outlive it.
   EventSink add(RequestId id, EventSink sink);
   // Ends every request that is open with this error.
   void fail(const Error& error);
@@ -21,7 +21,7 @@ class OpenRequests {
  private:
   struct Gate {
     std::mutex mutex;  // held while the sink runs
-    EventSink sink;    // empty: the last event has gone
+    EventSink sink;    // empty: the last event was sent
   };
   static void pass(Gate& gate, const Event& event);
 

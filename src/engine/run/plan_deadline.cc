@@ -9,14 +9,14 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Planning must be over before the step that runs. Twice its usual time, and what a thread may be woken late and the
-// first work takes to get to the device.
+// Planning must end before the running step does. This factor on the usual time of planning, and kWaking, cover a
+// thread that wakes late and the way of the first work to the device.
 constexpr int kPlannings = 2;
-// Where kernels are launched one by one the device works on the first while the host launches the last. This part of
-// them should be there before, as some are over sooner than the next one is launched.
+// Where kernels are launched one by one, the device works on the first while the host launches the last. A fourth of
+// the launching must be ahead, because some kernels are over sooner than the next is launched.
 constexpr int kAhead = 4;
 constexpr auto kWaking = microseconds(500);
-// Who waited for results less than this may have come late for them: the next step may have begun long ago.
+// A shorter wait for results may mean that they came earlier, and that the next step has long begun.
 constexpr auto kWaited = microseconds(100);
 
 }  // namespace

@@ -13,22 +13,22 @@ class PlanDeadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // A step was planned from `begin` on, and the device was given its work from `enqueue` to `end`: it begins with the
-  // first of it. It takes at least `least_s`; 0: not known.
+  // Records a step: planned from `begin` on, its work given to the device from `enqueue` to `end`. The device starts
+  // with the first work. The step takes at least `least_s`; 0: unknown.
   void planned(Clock::time_point begin, Clock::time_point enqueue, Clock::time_point end, double least_s);
-  // From `begin` on the results of the oldest step were waited for, and at `arrived` they were there.
+  // Records the end of the oldest step: the host waited from `begin`, and the results were there at `arrived`.
   void landed(Clock::time_point begin, Clock::time_point arrived);
 
-  // Until when to wait with the next step; nothing: it can be planned at once.
+  // The time to plan the next step; nothing: plan it now.
   std::optional<Clock::time_point> next() const;
 
  private:
   struct Step {
-    Clock::time_point begin;  // when the device came to it, at the earliest
+    Clock::time_point begin;  // earliest time at which the device reached it
     Clock::duration least;
   };
-  std::deque<Step> steps_;  // under way, the oldest first
-  // What planning takes until the device has enough to begin with: the longest of late, which fades.
+  std::deque<Step> steps_;  // steps under way, oldest first
+  // Time from planning until the device has enough work to begin with: the longest of late, which fades.
   Clock::duration planning_ = {};
 };
 

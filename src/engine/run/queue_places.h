@@ -1,4 +1,4 @@
-// The bound of the queue, and of what a tenant may have of it.
+// Bounds the queue, and a tenant's part of it.
 #pragma once
 
 #include <volley/result.h>
@@ -10,18 +10,18 @@
 
 namespace volley::engine {
 
-// A tenant may wait with at most so many requests for each place that stays free, and always with one.
+// A tenant may have this many waiting requests for each free place, and always one.
 constexpr size_t kQueueShare = 7;
 
 inline FairSpace::Limits queue_limits(int32_t max_queue) {
   return {.total = static_cast<size_t>(max_queue), .share = kQueueShare, .always = 1};
 }
-// With how many a tenant may wait where there is no other.
+// Waiting requests that a tenant may have if there is no other.
 constexpr size_t most_places_alone(size_t max_queue) {
   return std::max<size_t>(kQueueShare * max_queue / (kQueueShare + 1), 1);
 }
 
-// kResourceExhausted: there is no place for one more. Those without a name are not told apart, and have all.
+// kResourceExhausted: no place is left for one more. Requests without a tenant share all places.
 inline Status check_place(const FairSpace& queued, const std::string& tenant) {
   const FairSpace::Room room = queued.room(tenant);
   if (room == FairSpace::Room::kThere || (room != FairSpace::Room::kNoneForAll && tenant.empty())) return {};

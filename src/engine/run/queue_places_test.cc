@@ -6,7 +6,7 @@
 namespace volley::engine {
 namespace {
 
-// How many of endless requests find a place.
+// Counts the requests that find a place.
 size_t fill(FairSpace& queued, const std::string& tenant) {
   size_t taken = 0;
   for (; check_place(queued, tenant).ok(); ++taken) queued.take(tenant);

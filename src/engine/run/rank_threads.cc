@@ -42,7 +42,7 @@ void RankThreads::run(const std::function<void(int)>& f) {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-// A rank that fails takes the others with it: what they throw then is not the cause.
+// A failing rank stops the others, so their exceptions are not the cause.
 void RankThreads::call(int rank) {
   try {
     (*call_)(rank);

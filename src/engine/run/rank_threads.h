@@ -1,5 +1,5 @@
-// The threads of a tensor-parallel group: what all ranks do at once, because they exchange sums while they do it.
-// Threads: run() by one at a time.
+// Threads of a tensor-parallel group. All ranks must run a call at once, because they exchange sums in it. Threads: one
+// at a time calls run().
 #pragma once
 
 #include <condition_variable>
@@ -14,15 +14,14 @@ namespace volley::engine {
 
 class RankThreads {
  public:
-  // A thread for each rank but the first, which runs on the caller's: with one rank there are none. abort(rank) is
-  // called when a rank fails, on its thread, so that nobody waits for it. Throws std::system_error when the system
-  // gives no more threads.
+  // Makes a thread for each rank but rank 0, which runs on the caller's thread. abort(rank) runs on a failing rank's
+  // thread, and must wake the ranks that wait for it. Throws std::system_error when the system gives no more threads.
   RankThreads(int ranks, std::function<void(int)> abort);
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
 
-  // f(rank) on every rank's thread; returns when all have returned. What the first rank to fail threw is thrown again.
+  // Runs f(rank) on every rank's thread, and returns when all have returned. Throws what the first failing rank threw.
   void run(const std::function<void(int)>& f);
 
  private:
@@ -33,9 +32,9 @@ class RankThreads {
   const std::function<void(int)> abort_;
   std::mutex mutex_;
   std::condition_variable posted_, done_;
-  const std::function<void(int)>* call_ = nullptr;  // guarded by mutex_, as all below
+  const std::function<void(int)>* call_ = nullptr;  // guarded by mutex_, like all below
   uint64_t calls_ = 0;
-  int running_ = 0;  // threads that have not returned from the last call
+  int running_ = 0;  // threads that still run the last call
   std::exception_ptr failure_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

@@ -1,4 +1,4 @@
-// Protects that all ranks of a group are called, and that one that fails neither hangs the others nor is forgotten.
+// Protects: all ranks of a group run, and a failing rank neither hangs the others nor goes unnoticed.
 #include "engine/run/rank_threads.h"
 
 #include <gtest/gtest.h>

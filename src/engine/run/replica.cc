@@ -17,14 +17,14 @@ namespace {
 // For a node whose rank is gone to say why.
 constexpr std::chrono::seconds kForTheLeadersCause(5);
 
-// What another node says of it, where a rank is gone; empty: nothing is known.
+// The cause that another node reports for a lost rank; empty: unknown.
 std::string cause_of_loss(nodes::Leader* leader) {
   return leader == nullptr ? "" : leader->lost_within(kForTheLeadersCause);
 }
 
 }  // namespace
 
-// In the order in which it is made; it goes in the opposite one.
+// Members are in the order of their making, so that they are destroyed in the opposite order.
 struct Replica::Rank {
   std::unique_ptr<Device> device;
   std::unique_ptr<comm::Communicator> group;  // null with one rank
@@ -38,7 +38,7 @@ Replica::Replica(const ResolvedModels& models)
   lockstep_ = models.lockstep;
 }
 
-// Replicas that still run would wait for it.
+// Running replicas would wait for this one.
 Replica::~Replica() {
   if (follower_ != nullptr) follower_->set_hooks({});
   if (lockstep_) lockstep_.with->abort(lockstep_.replica);
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
                                 " threads, one for each rank: lower --tensor-parallel-size.");
     }
   }
-  // Ranks may wait for those of other nodes from here on.
+  // From here on ranks may wait for ranks of other nodes.
   replica->watch_processes({});
   if (follower != nullptr) {
     replica->follower_ = follower;
@@ -126,7 +126,7 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   return replica;
 }
 
-// A rank that is refused leaves nobody waiting for it; what the others throw then is not the cause.
+// A refused rank wakes the ranks that wait for it, so their exceptions are not the cause.
 Status Replica::start_ranks(const std::function<Status(int)>& f) {
   if (threads_ == nullptr) return f(0);
   std::vector<Status> statuses(ranks_.size());
@@ -156,7 +156,7 @@ const decode::Round& Replica::first() const {
 void Replica::watch_processes(std::function<void(const std::string&)> on_lost) {
   if (leader_ == nullptr) return;
   leader_->watch([this, told = std::move(on_lost)](const std::string& lost) {
-    if (told) told(lost);  // first: what ranks say that are stopped is not the cause
+    if (told) told(lost);  // comes first, because stopped ranks do not know the cause
     abort();
   });
 }
@@ -182,7 +182,7 @@ void Replica::attach_thread() {
   ranks_.front()->device->attach_thread();
 }
 
-// Other nodes do it meanwhile.
+// Other nodes run the command at the same time.
 decode::Answer Replica::perform(const decode::Command& command) {
   if (const auto* step = std::get_if<decode::Enqueue>(&command)) return enqueue_step(*step);
   if (std::holds_alternative<decode::Wait>(command)) return take_results();
@@ -197,7 +197,7 @@ decode::Answer Replica::perform(const decode::Command& command) {
   return answer;
 }
 
-// On all ranks of this node, up to the first that refuses.
+// Runs the command on this node's ranks, up to the first that refuses.
 decode::Answer Replica::perform_here(const decode::Command& command) {
   const bool attaches = ranks_.size() > 1 && !std::holds_alternative<decode::SetPage>(command);
   decode::Answer answer;
@@ -211,8 +211,8 @@ decode::Answer Replica::perform_here(const decode::Command& command) {
   return answer;
 }
 
-// Memory first, on all ranks: a rank that has none must not leave the others waiting for its sums, and what is refused
-// is no pass.
+// Reserves memory on all ranks first: a rank without memory must not leave the others waiting for its sums, and a
+// refused step is no pass.
 Status Replica::enqueue_step(const decode::Enqueue& step) {
   VOLLEY_RETURN_IF_ERROR(reserve(step.segments));
   if (lockstep_) lockstep_.with->begin(lockstep_.replica);
@@ -230,8 +230,8 @@ Status Replica::enqueue_step(const decode::Enqueue& step) {
       VOLLEY_CHECK_MSG(enqueued.ok(), enqueued.error().message);
     });
   } catch (const comm::PeerLost&) {
-    abort();  // the only rank here has others elsewhere
-    // Where the peer is on another node, that one says more.
+    abort();  // this only rank has peers on other nodes
+    // If the peer is on another node, that node knows the cause.
     const std::string cause = cause_of_loss(leader_.get());
     if (!cause.empty()) throw DeviceFault(cause);
     throw;
@@ -263,7 +263,7 @@ decode::StepResults Replica::take_results() {
   return step;
 }
 
-// Nothing is handed out that one of them has not come to.
+// Results are handed out only if all nodes have the same.
 void Replica::compare_nodes(std::span<const decode::RoundResult> results) {
   const std::vector<nodes::Report> reports = leader_->reports();
   for (size_t i = 0; i < reports.size(); ++i) {
@@ -283,7 +283,7 @@ int64_t Replica::experts_touched() const {
   return sum;
 }
 
-// What a GPU computed after another one was gone means nothing, and looks like any result.
+// After another GPU is lost, this one's results are wrong and look like any others.
 void Replica::check() const {
   if (lockstep_) lockstep_.with->exchange(lockstep_.replica).check();
   if (threads_ == nullptr) return;

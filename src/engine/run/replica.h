@@ -1,15 +1,15 @@
-// The ranks of a tensor-parallel group behind the interface of one round. Each has a device, its part of the weights
-// and of the KV, and a round of its own. All rounds get the same commands in the same order and come to the same
-// tokens, because what they exchange is added in rank order. Pages, slots and requests exist once, outside.
+// The ranks of a tensor-parallel group behind the interface of one round. Each rank has a device, its part of the
+// weights and KV, and a round. All rounds get the same commands in the same order and choose the same tokens, because
+// sums are added in rank order. Pages, slots and requests exist once, outside.
 //
-// A step runs on all ranks at once, everything else on the caller's thread, rank after rank. With one rank there is
-// neither a thread nor an exchange.
+// A step runs on all ranks at once, every other command on the caller's thread, rank after rank. A single rank needs
+// neither threads nor an exchange.
 //
-// Ranks may be in several processes (src/nodes). The replica of node 0 then sends its commands to the others', whose
-// replicas get them from engine/follow.h; what is said of all ranks here holds over all nodes.
+// Ranks may be in several processes (src/nodes). Node 0's replica then sends its commands to the other replicas, which
+// get them from engine/remote/follow.h. Statements about all ranks hold over all nodes.
 //
-// Whatever fails on one rank fails the command: a refusal leaves every rank as it was; a DeviceFault stops the others
-// in the middle of theirs, and the replica can then only be destroyed. Threads: one at a time.
+// A command fails if it fails on one rank. A refusal leaves every rank as it was. A DeviceFault stops the other ranks,
+// and the replica can then only be destroyed. Threads: one at a time.
 #pragma once
 
 #include <functional>
@@ -28,15 +28,14 @@ namespace volley::engine {
 
 class Replica final : public Executor {
  public:
-  // What to use instead of a rank's device, for tests; may be empty.
+  // Replaces a rank's device, for tests; may be empty.
   using WrapDevice = std::function<std::unique_ptr<Device>(std::unique_ptr<Device>, int rank)>;
 
   // Makes the devices, loads each rank's weights on its thread, and makes the rounds. Calls `progress` from the calling
   // thread. Errors as make_device(), load_models() and decode::Round::create(); throws DeviceFault.
-  // links: REQUIRED with several nodes; those for calls are node 0's to take, and it returns when the others are ready,
-  // too. follower: of another node, whose hooks are the replica's until it goes; it ends what waits for ranks of other
-  // nodes when node 0 is gone. Without other nodes it is that of a process that computes for an engine, which the
-  // replica asks for masks. kUnavailable: a node is gone.
+  // links: required with several nodes. Node 0 takes those for calls, and returns when the others are ready, too.
+  // follower: on another node; the replica sets its hooks, and it ends waits for other nodes' ranks when node 0 is
+  // gone. In a process that computes for an engine, the replica asks it for masks. kUnavailable: a node is gone.
   static Result<std::unique_ptr<Replica>> create(const EngineOptions& options, const ResolvedModels& models,
                                                  const Progress& progress, const WrapDevice& wrap = {},
                                                  nodes::Links links = {}, nodes::Follower* follower = nullptr);
@@ -48,19 +47,19 @@ class Replica final : public Executor {
   bool interrupt(const std::string&) override { return false; }
   void attach_thread() override;
 
-  // Wait: a DeviceFault where the ranks' tokens differ.
+  // Wait throws DeviceFault where the ranks' tokens differ.
   decode::Answer perform(const decode::Command& command) override;
   void discard(std::shared_ptr<decode::MaskSource> source) override;
 
-  // On a node that is not the first: of a step's masks, which come from there. Any thread.
+  // On a node other than the first: passes on a step's masks from node 0. Any thread.
   void publish_masks(std::vector<uint32_t> words);
-  // Ranks of this node that wait for others, or will, throw DeviceFault instead. Any thread.
+  // Makes ranks of this node that wait for others throw DeviceFault, now and later. Any thread.
   void abort();
 
-  // Counts the whole target's: where ranks divide the experts, the sum of theirs, else what each says. Where replicas
-  // divide them, this one's, touched by rows of all.
+  // Experts of the whole target: the sum over ranks where ranks divide them, otherwise one rank's count. Where replicas
+  // divide them, this replica's, for rows of all.
   int64_t experts_touched() const override;
-  // As rank 0 says: the others agree.
+  // Rank 0's; the other ranks agree.
   const std::vector<kv::Group>& page_groups() const override { return first().page_groups(); }
   int32_t under_way() const override { return first().under_way(); }
   const decode::PhaseTimes& times() const override { return first().times(); }
@@ -74,19 +73,19 @@ class Replica final : public Executor {
   void abort(int rank);
   void check() const;
 
-  // f(rank of this node) on all at once. The first refusal; where a rank is gone the cause, as far as it is known.
+  // Runs f(rank of this node) on all at once. Returns the first refusal, or a lost rank's cause if it is known.
   Status start_ranks(const std::function<Status(int)>& f);
   Status enqueue_step(const decode::Enqueue& step);
   decode::StepResults take_results();
   void compare_nodes(std::span<const decode::RoundResult> results);
 
   const bool divides_by_expert_;
-  std::vector<int64_t> others_experts_;          // of other nodes, by the last report of each
+  std::vector<int64_t> others_experts_;          // counts of other nodes, from their last reports
   std::unique_ptr<decode::MaskExchange> masks_;  // null with one rank
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<RankThreads> threads_;
-  std::unique_ptr<nodes::Leader> leader_;  // null: there are no other nodes, or this is not the first
-  nodes::Follower* follower_ = nullptr;    // whose hooks are this one's; null: nobody's
+  std::unique_ptr<nodes::Leader> leader_;  // null on a single node, and on nodes other than the first
+  nodes::Follower* follower_ = nullptr;    // its hooks are this replica's; may be null
 };
 
 }  // namespace volley::engine

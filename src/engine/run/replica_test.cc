@@ -1,4 +1,4 @@
-// Protects what a tensor-parallel group takes and is: memory to the byte, threads, and what it refuses.
+// Protects a tensor-parallel group's memory, to the byte, its threads, and its refusals.
 #include "engine/run/replica.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ ResolvedModels resolve(const EngineOptions& options) {
   return std::move(models).value();
 }
 
-// What all ranks take is the plan, and a rank reads its own part alone.
+// Checks that all ranks together take the planned memory, and that a rank reads only its own part.
 void expect_planned(const EngineOptions& options) {
   const ResolvedModels models = resolve(options);
   const int ranks = options.tensor_parallel_size;
@@ -105,7 +105,7 @@ TEST(Replica, RefusesWhatDoesNotDivide) {
   EXPECT_NE(heads.find("use 2"), std::string::npos) << heads;
 }
 
-// Whole experts take no more than parts of each, and as much on every rank.
+// Whole experts take no more memory than parts of each, and the same on every rank.
 TEST(Replica, DividesExperts) {
   EngineOptions options = pocket(2);
   options.model_dir = "tests/data/targets/moe_single";
@@ -133,7 +133,7 @@ TEST(Replica, RefusesToDivideExpertsWhereItCannot) {
   options.enable_expert_parallel = true;
   const std::string dense = refusal(options, ErrorCode::kInvalidArgument);
   EXPECT_NE(dense.find("--enable-expert-parallel divides the experts of a mixture"), std::string::npos) << dense;
-  options.model_dir = "tests/data/targets/moe_stacked";  // of five
+  options.model_dir = "tests/data/targets/moe_stacked";  // this model has five experts
   options.draft_dir.clear();
   options.speculation = Speculation::kOff;
   options.tensor_parallel_size = 1;

@@ -12,7 +12,7 @@ double seconds(RequestOutput::Clock::duration d) {
 
 constexpr size_t kPartBeginning = 1024;
 
-// Leaves the first `size` tokens.
+// Keeps the first `size` tokens.
 void cut(decode::RoundResult& result, size_t size) {
   result.tokens.resize(size);
   result.accepted = std::min(result.accepted, static_cast<int32_t>(size));
@@ -22,7 +22,7 @@ void cut(decode::RoundResult& result, size_t size) {
 }  // namespace
 
 std::vector<TokenId> text_context(const GenerateRequest& request) {
-  constexpr size_t kIds = 16;  // more than a character takes, and ids that show nothing
+  constexpr size_t kIds = 16;  // more than one character takes, with ids that show no text
   if (!request.parts || !request.parts->marks.empty()) return {};
   return {request.prompt.end() - static_cast<std::ptrdiff_t>(std::min(kIds, request.prompt.size())),
           request.prompt.end()};
@@ -52,7 +52,7 @@ bool RequestOutput::scheduled(int32_t cached_tokens, Clock::time_point now) {
   return true;
 }
 
-// The id that ends a request is no part of a repetition, and the length it may have comes first.
+// The end id is no part of a repetition, and max_tokens is applied first.
 void RequestOutput::cut_repetition(decode::RoundResult& result) {
   if (!repetition_) return;
   const size_t looked_at = result.tokens.size() - (result.ended ? 1 : 0);
@@ -68,7 +68,7 @@ void RequestOutput::cut_repetition(decode::RoundResult& result) {
 }
 
 bool RequestOutput::append_text(Event& event, bool ended, decode::RoundResult& result) {
-  // The id that ends a request is part of its tokens, not of its text.
+  // The end id belongs to a request's tokens, not to its text.
   const size_t with_text = result.tokens.size() - (ended ? 1 : 0);
   if (!has_stops_ && !parts_) {
     event.text += detokenizer_.push(std::span(result.tokens).first(with_text));
@@ -125,7 +125,7 @@ bool RequestOutput::push(decode::RoundResult& result, bool decoded, int32_t draf
   const bool stopped = append_text(event, result.ended, result);
   event.tokens = result.tokens;
   event.logprobs = std::move(result.logprobs);
-  if (result.tokens.empty()) drafted = 0;  // nothing was verified
+  if (result.tokens.empty()) drafted = 0;  // no token was verified
   event.drafted = drafted;
   event.accepted = result.accepted;
   usage_.completion_tokens += static_cast<int32_t>(result.tokens.size());
@@ -158,8 +158,8 @@ void RequestOutput::finish(FinishReason reason, std::optional<Error> error, Cloc
   send_finish(std::move(event), reason, now);
 }
 
-// Nothing was cut: what the detokenizer and the matcher held back belongs to the text. An answer that somebody will
-// read can still end at a stop string there instead.
+// No stop string has cut the text, so what the detokenizer and the matcher held back belongs to it. Unless the request
+// was cancelled or failed, that can still hold a stop string.
 FinishReason RequestOutput::append_tail(Event& event, FinishReason reason) {
   const std::string held = detokenizer_.finish();
   if (reason != FinishReason::kCancelled && reason != FinishReason::kError) {

@@ -1,4 +1,4 @@
-// What a request has produced, and how it becomes events: text, stop strings, usage. The host's half of a round.
+// Turns a request's tokens into events: text, stop strings, usage. This is the host's half of a round.
 #pragma once
 
 #include <volley/engine.h>
@@ -11,8 +11,8 @@
 
 namespace volley::engine {
 
-// The last ids of the prompt, where the text goes on with that of the prompt: a request says so by parts without marks,
-// which are one part that the prompt has begun. Else none.
+// The last ids of the prompt, if the text continues the prompt's. A request asks for that by one part without marks,
+// which the prompt has begun. Otherwise empty.
 std::vector<TokenId> text_context(const GenerateRequest& request);
 
 class RequestOutput {
@@ -21,8 +21,7 @@ class RequestOutput {
 
   struct Rules {
     std::vector<std::string> stop;
-    // A stop string that ends within the text of the first so many tokens is text like any other; no repetition ends
-    // the request there.
+    // A stop string that ends within these first tokens is ordinary text, and no repetition ends the request there.
     int32_t min_tokens = 0;
     bool skip_special_tokens = true;
     std::optional<TextParts> parts = {};
@@ -33,29 +32,29 @@ class RequestOutput {
   RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer, Rules rules,
                 int32_t prompt_tokens, Clock::time_point submitted);
 
-  // It got a slot. True the first time; after a preemption nothing changes.
+  // The request got a slot. Returns true the first time; a preemption changes nothing.
   bool scheduled(int32_t cached_tokens, Clock::time_point now);
 
-  // Takes in what a step committed and sends an event. `decoded`: a verify step (not the prompt's last chunk);
-  // `complete`: its grammar ends the request after these tokens (there may be none). Shortens result.tokens where a
-  // stop string or a repetition cut them. Returns true when the request ended; the last event has then been sent.
+  // Applies a step's tokens and sends an event. `decoded`: the step verified a block (a prompt's last chunk does not);
+  // `complete`: the request's grammar ends it after these tokens, which may be none. Shortens result.tokens at a stop
+  // string or a repetition. Returns true when the request ended, with its last event sent.
   bool push(decode::RoundResult& result, bool decoded, int32_t drafted, bool complete, Clock::time_point now);
 
-  // Logprobs of the prompt's tokens from start + 1 on, `start` counted in the prompt; they go with the first token.
+  // Logprobs of the prompt's tokens from start + 1 on, counted in the prompt. The first token's event carries them.
   void add_prompt_logprobs(int32_t start, std::vector<PositionLogprobs> logprobs);
-  // How many of them have come, given out or not.
+  // Prompt logprobs that have come, given out or not.
   int32_t prompt_logprobs() const { return known_prompt_logprobs_; }
 
-  // Ends it without further tokens.
+  // Ends the request without further tokens.
   void finish(FinishReason reason, std::optional<Error> error, Clock::time_point now);
 
  private:
   FinishReason append_tail(Event& event, FinishReason reason);
   void send_finish(Event event, FinishReason reason, Clock::time_point now);
   void cut_repetition(decode::RoundResult& result);
-  // Text of event.tokens, up to a stop string; true when one was found.
+  // Appends the text of event.tokens, up to a stop string. Returns true if there was one.
   bool append_text(Event& event, bool ended, decode::RoundResult& result);
-  // Text of the current part; `counts` as in StopMatcher. True when it ends in a stop string.
+  // Appends text of the current part; `counts` as in StopMatcher. Returns true at a stop string.
   bool append_matched(const std::string& text, bool counts, Event& event);
   void end_part(TokenId mark, Event& event);
 
@@ -63,11 +62,11 @@ class RequestOutput {
   EventSink sink_;
   text::Detokenizer detokenizer_;
   text::StopMatcher stops_;
-  const text::StopMatcher no_stops_yet_;  // the state in which each part begins
+  const text::StopMatcher no_stops_yet_;  // the state at the beginning of each part
   bool has_stops_;
   std::optional<TextParts> parts_;
   bool stops_count_;  // in this part
-  std::string part_;  // its beginning, where parts_->stops_count asks for it
+  std::string part_;  // the part's beginning, where parts_->stops_count asks for it
   int32_t min_tokens_;
   Clock::time_point submitted_;
   std::optional<Clock::time_point> first_scheduled_, first_token_;
@@ -77,7 +76,7 @@ class RequestOutput {
   std::optional<TokenId> stop_token_;
   std::optional<RepetitionDetector> repetition_;
   bool repeated_ = false;
-  std::vector<PositionLogprobs> prompt_logprobs_;  // until they are given out
+  std::vector<PositionLogprobs> prompt_logprobs_;  // not yet given out
   int32_t known_prompt_logprobs_ = 0;
 };
 

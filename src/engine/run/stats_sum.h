@@ -1,4 +1,4 @@
-// What several replicas counted, as one.
+// Adds the counters of several replicas.
 #pragma once
 
 #include <volley/engine.h>
@@ -7,7 +7,7 @@
 
 namespace volley::engine {
 
-// Sums, with the parts in EngineStats::replicas. REQUIRES: at least one, and none has replicas itself.
+// Sums, with the parts in EngineStats::replicas. REQUIRES: at least one; none has replicas itself.
 EngineStats sum(std::vector<EngineStats> replicas);
 
 }  // namespace volley::engine

@@ -12,7 +12,7 @@
 namespace volley::engine {
 namespace {
 
-// A machine: what a step takes. Rows are free until the weights' reading no longer hides them, as on a GPU.
+// Simulates the time of a step. As on a GPU, rows are free while reading the weights hides them.
 struct Machine {
   double base, row, position;
   int32_t free_rows = 0;
@@ -94,7 +94,7 @@ TEST(StepCosts, KeepStepsAtTheTarget) {
                         Case{"slow 500 ms", slow, 0.5}}) {
     Pace pace(c.target);
     Steps steps = run(pace, c.machine, 32'768, 600);
-    // The first steps are careful, and no step before the machine is known takes several times the target.
+    // The first steps are careful: on an unknown machine no step takes several times the target.
     EXPECT_LT(*std::ranges::max_element(steps.seconds), 2 * c.target) << c.name;
     std::vector<double> later(steps.seconds.begin() + 50, steps.seconds.end());
     std::ranges::sort(later);

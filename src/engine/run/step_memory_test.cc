@@ -1,4 +1,4 @@
-// What loading and a step take on the device against what the memory plan kept for them.
+// Compares the memory that loading and a step take with the plan's.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -12,12 +12,12 @@
 namespace volley::engine {
 namespace {
 
-// Built for a GPU as well (CMakeLists.txt).
+// CMakeLists.txt also builds this file for a GPU.
 #ifndef VOLLEY_TEST_DEVICE
 #define VOLLEY_TEST_DEVICE "cpu"
 #endif
 
-// Kernels are loaded with the program, not when they are first used: they are not what is measured here.
+// Loads kernels with the program: their memory is not measured here.
 const int eager = setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 
 EngineOptions pocket() {
@@ -31,7 +31,7 @@ EngineOptions pocket() {
   return options;
 }
 
-// Models on a device that is watched.
+// Models on a device whose memory is counted.
 struct Loaded {
   ResolvedModels models;
   std::unique_ptr<WatchedDevice> device;
@@ -47,8 +47,8 @@ Loaded load(const EngineOptions& options) {
   return {std::move(models).value(), std::move(device), std::move(loaded).value()};
 }
 
-// Recorded steps lie in memory of the driver's, which is estimated. All that was planned is what is taken, but for the
-// pieces of 2 MiB that the driver hands out. It is the first test, because the driver keeps what once was a graph's.
+// Recorded steps lie in the driver's memory, which is estimated. They take what was planned, up to pieces of 2 MiB.
+// This test is first, because the driver keeps memory that was once a graph's.
 TEST(StepMemory, HoldsRecordedSteps) {
   if (VOLLEY_TEST_DEVICE != std::string("cuda")) GTEST_SKIP() << "the CPU records none";
   if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
@@ -77,7 +77,7 @@ TEST(StepMemory, HoldsRecordedSteps) {
               graphs / 0x1p20, plan.graph_bytes / 0x1p20);
 }
 
-// Weights and pages are planned to the byte: what a model takes is known before any weight is read.
+// The plan knows a model's weights and pages to the byte before any weight is read.
 TEST(LoadedMemory, IsWhatWasPlanned) {
   if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
   const auto expect_planned = [](const char* name, const EngineOptions& options) {
@@ -96,7 +96,7 @@ TEST(LoadedMemory, IsWhatWasPlanned) {
   expect_planned("fp32 weights, plain", options);
 }
 
-// States of recurrent layers are there for every slot, and their tape for the drafts that a block can have.
+// Every slot has its states of recurrent layers, with a tape for the drafts of a block.
 TEST(LoadedMemory, StatesArePlannedToTheByte) {
   if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
   EngineOptions options = pocket();
@@ -110,7 +110,7 @@ TEST(LoadedMemory, StatesArePlannedToTheByte) {
     const MemoryPlan& plan = world.models.memory;
     EXPECT_EQ(world.device->bytes(),
               plan.weight_bytes + plan.kv_bytes() + plan.page_bytes() + plan.state_bytes + plan.snapshot_bytes);
-    // Two layers of 6 heads of 16 x 16 in fp32, and of 3 rows of 160 channels; the rest is the cursor and alignment.
+    // Two layers have 6 heads of 16 x 16 in fp32, and 3 rows of 160 channels; the rest is the cursor and alignment.
     const int64_t least = 2 * (6 * 16 * 16 + 3 * 160) * int64_t{sizeof(float)};
     EXPECT_GE(plan.state_bytes, slots * least);
     EXPECT_LE(plan.state_bytes, slots * (least + 2 * 4 * 64));
@@ -131,12 +131,12 @@ TEST(LoadedMemory, StatesArePlannedToTheByte) {
   EXPECT_NEAR(static_cast<double>(drafting.state_bytes()), static_cast<double>(plain + tape), 2 * 3 * 64);
 }
 
-// A state and a tape a request, no copy for each position: what a published model's layers should take, in MiB.
+// A request takes one state and one tape, with no copy a position. The numbers are a published model's layers, in MiB.
 TEST(RecurrentStates, TakeWhatOneStateAndATapeDo) {
   struct Published {
     const char* name;
     int layers, k_heads, v_heads;
-    double state, tape;  // tape: rows as they come from the projection, of a block of 16 and the 3 before it
+    double state, tape;  // tape: projected rows of a block of 16 and the 3 before it
   };
   for (const Published& model :
        {Published{"4B, 9B", 24, 16, 32, 49, 7.2}, Published{"35B-A3B", 30, 16, 32, 61.4, 9.0},
@@ -148,13 +148,13 @@ TEST(RecurrentStates, TakeWhatOneStateAndATapeDo) {
       return static_cast<double>(bytes) / (1 << 20);
     };
     EXPECT_NEAR(mib(0), model.state, 0.05 * model.state) << model.name;
-    // The state has the 3 rows before it in both figures.
+    // Both figures include the 3 rows before the block.
     const double rows_before = 3.0 / 19.0 * model.tape;
     EXPECT_NEAR(mib(15), model.state + model.tape - rows_before, 0.05 * model.state) << model.name;
   }
 }
 
-// Without a mapping the table of embeddings, which a CPU reads where it lies, takes memory too.
+// Without a mapping, the embedding table that a CPU reads in place takes memory, too.
 TEST(LoadedMemory, CountsWhatIsReadInsteadOfMapped) {
   EngineOptions options = pocket();
   options.device = "cpu";
@@ -169,7 +169,7 @@ TEST(LoadedMemory, CountsWhatIsReadInsteadOfMapped) {
                 static_cast<int64_t>(dtype_size(read->target_checkpoint->main_dtype())));
 }
 
-// The sizes of a step that change what it takes, by name.
+// Names the sizes of a step that change its memory.
 std::vector<std::pair<const char*, EngineOptions>> step_sizes() {
   std::vector<std::pair<const char*, EngineOptions>> sizes;
   EngineOptions options = pocket();
@@ -192,8 +192,8 @@ std::vector<std::pair<const char*, EngineOptions>> step_sizes() {
   return sizes;
 }
 
-// Steps that fill the rows of a pass: prompts in all slots, with the logprobs of one, then blocks in all slots but one
-// and a prompt's chunk beside them, and blocks in all slots.
+// Runs steps that fill a pass: prompts in all slots, with the logprobs of one; then blocks in all slots but one and a
+// prompt's chunk beside them; then blocks in all slots.
 void run_large_steps(decode::Round& round, const ResolvedModels& models) {
   const int32_t slots = models.max_num_seqs, block = round.block_size(), rows = models.max_num_batched_tokens;
   const std::vector<TokenId> tokens(static_cast<size_t>(rows), 7);
@@ -243,7 +243,7 @@ void run_large_steps(decode::Round& round, const ResolvedModels& models) {
   run(decode(slots));
 }
 
-// What starting a round takes is planned to the byte, and steps make use of what they work in.
+// The memory of a round's start is planned to the byte, and steps use their working memory.
 TEST(StepMemory, IsWhatWasPlanned) {
   if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
   for (const auto& [name, options] : step_sizes()) {
@@ -272,7 +272,7 @@ TEST(StepMemory, IsNeeded) {
   EXPECT_GE(static_cast<double>(scratch.peak()), 0.9 * static_cast<double>(scratch.capacity()));
 }
 
-// Steps of any size, on a device that has only room for the plan (more is a failed CHECK).
+// Runs steps of any size on a device that has only the planned memory (more is a failed CHECK).
 TEST(StepMemory, IsEnoughForAnyStep) {
   std::mt19937 random(1);
   const auto pick = [&](int64_t least, int64_t most) {
@@ -327,7 +327,7 @@ TEST(StepMemory, IsEnoughForAnyStep) {
   }
 }
 
-// A plan needs the numbers of a GPU, not the GPU.
+// A plan needs a GPU's numbers, not the GPU.
 TEST(StepMemory, IsPlannedForAGpuThatIsNotThere) {
   if (VOLLEY_TEST_DEVICE != std::string("cuda")) GTEST_SKIP() << "needs the plans of CUDA's kernels";
   EngineOptions options = pocket();
@@ -349,7 +349,7 @@ TEST(StepMemory, IsPlannedForAGpuThatIsNotThere) {
   EXPECT_EQ(half.graphs, h200.graphs) << "the same kernels";
 }
 
-// Nobody waits for weights that will not fit.
+// The start refuses weights that will not fit before it reads them.
 TEST(StepMemory, IsPlannedBeforeWeightsAreRead) {
   EngineOptions options = pocket();
   options.device = "cpu";

@@ -12,7 +12,7 @@ namespace {
 constexpr double kOnCpu = 1800, kBesideOthers = 60;
 constexpr double kSlowest = 5e12, kSlowestF32 = 0.5e12;  // FLOP/s
 
-// Scores and sums of values.
+// Counts attention scores and sums of values.
 double flops_of_position(const model::Decoder& decoder) {
   double flops = 0;
   for (const model::Layer& layer : decoder.layers) {

@@ -10,26 +10,26 @@
 
 namespace volley::engine {
 
-// For a step: `least`, and what its rows add, and the positions that they see. Seconds.
+// Seconds: `least` for any step, and more for its rows and for the positions that they see.
 struct StepTimeout {
-  double least = 0;  // 0: there is no bound
+  double least = 0;  // 0: no bound
   double row = 0, position = 0;
 
-  double more(const sched::StepPlan& plan) const;  // than `least`
+  double more(const sched::StepPlan& plan) const;  // beyond `least`
 };
 
-// EngineOptions::step_timeout_s. Where that leaves it open: on the CPU half an hour. A GPU whose steps depend on no
-// other replica and no other node has kLeastStepTimeout, the time that a step may wait for grammar masks, and the time
-// of the step's arithmetic at a rate that a GPU exceeds at least tenfold (5 TFLOP/s, with fp32 0.5): so a hang ends
-// every request within seconds, and a long prompt is none. Any other GPU has a minute.
+// Resolves EngineOptions::step_timeout_s. The default on the CPU is half an hour. A GPU whose steps depend on no other
+// replica or node gets kLeastStepTimeout, the time that a step may wait for grammar masks, and the time of its
+// arithmetic at a tenth or less of a GPU's rate (5 TFLOP/s, with fp32 0.5). So a hang ends every request within
+// seconds, and a long prompt is no hang. Any other GPU gets a minute.
 StepTimeout step_timeout(const EngineOptions& options, const ResolvedModels& models);
 inline constexpr double kLeastStepTimeout = 3.5;
 
-// How long a process that loads models may neither read nor report anything; 0: for ever. A minute where requests wait
-// for it, else five, as a driver may have to compile kernels; EngineOptions::step_timeout_s if that is more.
+// How long a loading process may neither read nor report; 0: no bound. It is a minute while requests wait, else five,
+// because a driver may have to compile kernels; EngineOptions::step_timeout_s if that is more.
 std::chrono::seconds load_silence(const EngineOptions& options, bool requests_wait);
 
-// That a step has taken longer than so many seconds, in a sentence.
+// A sentence that a step has taken longer than this.
 std::string step_hangs(double seconds);
 
 }  // namespace volley::engine

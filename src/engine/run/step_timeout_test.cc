@@ -1,4 +1,4 @@
-// Protects: a GPU that hangs is found within seconds, and one that computes much is not held to hang.
+// Protects: a hanging GPU is found within seconds, and long computing does not count as a hang.
 #include "engine/run/step_timeout.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TEST(StepTimeout, GoesByWhatAStepComputes) {
   const StepTimeout timeout = step_timeout({}, eight_billion(DeviceKind::kCuda));
   EXPECT_LT(seconds(timeout, step_of(1, {.start = 4000, .known = 1, .draft = 15})), 4.5);
   EXPECT_LT(seconds(timeout, step_of(8, {.start = 4000, .known = 1, .draft = 15})), 5);
-  // 8,192 rows of a prompt behind 120,000 positions: 2 s at 400 TFLOP/s.
+  // These 8,192 rows of a prompt behind 120,000 positions take 2 s at 400 TFLOP/s.
   EXPECT_GT(seconds(timeout, step_of(1, {.start = 120'000, .known = 8192})), 20);
   const double rows = 2048, prompt = seconds(timeout, step_of(1, {.known = 2048}));
   EXPECT_NEAR(prompt, timeout.least + rows * 2 * 9.3e9 / 5e12 + rows * rows * 41 * 4 * 4096 / 5e12, 0.5);

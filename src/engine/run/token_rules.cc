@@ -9,7 +9,7 @@ void clear(TokenId token, uint32_t* words, int32_t mask_words) {
   if (token / 32 < mask_words) words[token / 32] &= ~(1u << (token % 32));
 }
 
-// Whether all of `word` but its last token stands at the end of `text`.
+// Whether `text` ends with all of `word` but its last token.
 bool begins_at_end(const std::vector<TokenId>& word, const std::vector<TokenId>& text) {
   const size_t head = word.size() - 1;
   return head <= text.size() &&

@@ -1,4 +1,4 @@
-// What a request says of the tokens of its output. Grammars are elsewhere.
+// A request's own rules on its output tokens, without grammars.
 #pragma once
 
 #include <volley/engine.h>
@@ -8,14 +8,14 @@
 
 namespace volley::engine {
 
-// Which tokens a request's own lists leave at a position of its output: allowed tokens, bad words, a bounded time to
-// think. Constant once made; any thread.
+// Says which tokens a request allows at a position of its output, from allowed tokens, bad words and a thinking budget.
+// Constant once made; any thread.
 class TokenRules {
  public:
-  // Where an output stands, as far as the rules look back.
+  // The part of an output's state that the rules need.
   struct Place {
-    std::vector<TokenId> last;  // the last tokens, at most one less than the longest bad word has
-    int32_t thoughts = 0;       // tokens thought so far
+    std::vector<TokenId> last;  // the last tokens, one less than the longest bad word
+    int32_t thoughts = 0;       // thinking tokens so far
     bool thinking = false;
   };
 
@@ -25,32 +25,31 @@ class TokenRules {
 
   Place start() const;
   void advance(Place& place, TokenId token) const;
-  // Clears the bits of tokens that must not be chosen at `place`; token v is bit v % 32 of word v / 32.
+  // Clears the bits of forbidden tokens at `place`; token v is bit v % 32 of word v / 32.
   void restrict(const Place& place, uint32_t* words, int32_t mask_words) const;
 
  private:
-  std::vector<uint32_t> allowed_;  // as words; empty: all
+  std::vector<uint32_t> allowed_;  // as a mask; empty: all
   std::vector<std::vector<TokenId>> bad_words_;
   size_t longest_ = 0;
   std::optional<ThinkingBudget> thinking_;
 };
 
-// Finds out, token by token, that an output has come to repeat itself. A pattern of p tokens stands c times in a row
-// exactly where the last p * (c - 1) tokens equal those p before them, so a counter for each size is all that a token
-// costs. One thread.
+// Detects token by token that an output repeats itself. A pattern of p tokens stands c times in a row exactly where the
+// last p * (c - 1) tokens equal those p before them, so each token only updates a counter for each size. One thread.
 class RepetitionDetector {
  public:
   // REQUIRES: 1 <= min_size <= max_size, min_count >= 2.
   explicit RepetitionDetector(const RepetitionDetection& rule);
 
-  // Takes the next token of the output. True: the output now ends in repetitions.
+  // Takes the next output token. True: the output now ends in repetitions.
   bool push(TokenId token);
 
  private:
   const RepetitionDetection rule_;
   std::vector<TokenId> recent_;  // ring of the last max_size tokens
   int64_t tokens_ = 0;
-  std::vector<int64_t> equal_;  // [size - min_size]: how many tokens up to now equal the one `size` before them
+  std::vector<int64_t> equal_;  // [size - min_size]: latest tokens in a row that equal the one `size` before them
 };
 
 }  // namespace volley::engine

@@ -1,5 +1,5 @@
-// Protects what a request's own lists do to its tokens: which are left at each position of a drafted block, where a
-// contradiction ends the request, and when an output counts as repeating itself.
+// Protects a request's own rules: the tokens allowed at each position of a drafted block, the end of a request that
+// contradicts itself, and the detection of repetitions.
 #include "engine/run/token_rules.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ constexpr int32_t kVocab = 70;
 constexpr int32_t kWords = 3;
 using Tokens = std::vector<TokenId>;
 
-// The tokens that the rows of a block allow.
+// Lists the tokens that each row of a block allows.
 std::vector<Tokens> rows_of(GrammarMasks& masks, const Tokens& drafted) {
   std::vector<uint32_t> words((drafted.size() + 1) * kWords, 0xabababab);
   masks.fill(drafted, words.data(), kWords);
@@ -56,7 +56,7 @@ TEST(TokenRules, OnlyAllowedTokensAreLeft) {
       << "an end id is one of them or not";
 }
 
-// A word of several tokens is forbidden only where its beginning stands, in what was committed and in what was drafted.
+// A word of several tokens is forbidden only after its beginning, committed or drafted.
 TEST(TokenRules, BadWordsAreNotCompleted) {
   GenerateRequest request;
   request.bad_words = {{7}, {1, 2, 3}, {2, 40}};
@@ -84,7 +84,7 @@ TEST(TokenRules, ThinkingEndsWithItsBudget) {
   EXPECT_EQ(rows_of(at_once, {}), std::vector<Tokens>{{11}});
 }
 
-// Where the lists leave nothing the request fails there, with what came before; nothing behind it is looked at.
+// Where the lists leave no token, the request fails with the tokens before that place. Later rows are not looked at.
 TEST(TokenRules, AContradictionFailsItsRequest) {
   GenerateRequest request;
   request.allowed_tokens = {1, 2};
@@ -98,7 +98,7 @@ TEST(TokenRules, AContradictionFailsItsRequest) {
   EXPECT_NE(complete.error().message.find("contradict"), std::string::npos);
   EXPECT_EQ(stuck.tokens, (Tokens{1}));
 
-  // What the model's values did before is not the request's fault.
+  // Logits that are no numbers before that are not the request's fault.
   auto other = masks_of(request);
   rows_of(other, {1, 2});
   auto broken = result_of({}, false);
@@ -106,7 +106,7 @@ TEST(TokenRules, AContradictionFailsItsRequest) {
   EXPECT_FALSE(broken.finite);
 }
 
-// Before min_tokens outputs the choice leaves out end ids, so that a row with nothing else has nothing to choose.
+// Before min_tokens outputs the choice leaves out end ids, so a row that allows only these has no choice.
 TEST(TokenRules, EndIdsBeforeMinTokensAreNoWayOut) {
   GenerateRequest request;
   request.allowed_tokens = {5};
@@ -121,7 +121,7 @@ TEST(TokenRules, EndIdsBeforeMinTokensAreNoWayOut) {
   EXPECT_EQ(rows_of(ends, {}), std::vector<Tokens>{{5}});
 }
 
-// By hand, against every size at every length.
+// Compares every size at every length, to check the counters.
 bool repeats(const Tokens& tokens, const RepetitionDetection& rule) {
   for (int32_t size = rule.min_size; size <= rule.max_size; ++size) {
     const int64_t needed = int64_t{size} * rule.min_count;
@@ -143,7 +143,7 @@ TEST(Repetition, IsFoundAtTheTokenThatCompletesIt) {
     Tokens tokens;
     for (int i = 0; i < 60; ++i) {
       state = state * 1664525u + 1013904223u;
-      // Mostly a repetition of what stood some tokens before.
+      // Mostly repeats tokens from some places before.
       const size_t back = 1 + trial % 6;
       const bool copies = tokens.size() >= back && (state >> 24) < 230;
       tokens.push_back(copies ? tokens[tokens.size() - back] : static_cast<TokenId>(state >> 30));

@@ -34,7 +34,7 @@ Status check_token(const char* name, TokenId token, const EngineInfo& info) {
 
 static_assert(kMaxLogitBias == ops::kMaxLogitBias && kMaxEndIds == ops::kMaxEndIds);
 
-// What masks look back at is kept for each row of a block.
+// Masks look back at this many tokens, which are kept for each row of a block.
 constexpr size_t kMaxBadWordTokens = 4096;
 constexpr int32_t kMaxPattern = 1024;
 
@@ -80,7 +80,7 @@ Status check_sampling(const SamplingParams& p, const EngineInfo& info) {
                             ": use -1 or 0 for all tokens, or a positive count.");
   }
   VOLLEY_RETURN_IF_ERROR(in_range("min_p", p.min_p, 0, 1));
-  // Logits are divided by it, and must stay finite when they are divided by a low temperature, too.
+  // A logit is divided by it and then by the temperature, and must stay finite.
   VOLLEY_RETURN_IF_ERROR(in_range("repetition_penalty", p.repetition_penalty, 0.01f, 100));
   VOLLEY_RETURN_IF_ERROR(in_range("presence_penalty", p.presence_penalty, -2, 2));
   VOLLEY_RETURN_IF_ERROR(in_range("frequency_penalty", p.frequency_penalty, -2, 2));

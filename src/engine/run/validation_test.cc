@@ -1,4 +1,4 @@
-// Protects that a request which would fail later, or never end, is refused with its reason before it waits.
+// Protects: a request that would fail later, or never end, is refused with its reason before it waits.
 #include "engine/run/validation.h"
 
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = VerifyPolicy::Kind;
 
-// Drafted tokens of each request; nothing with kAuto.
+// Drafted tokens for each request; nothing with kAuto.
 std::optional<int32_t> fixed_of(const VerifyPolicy& policy, int32_t max_draft) {
   switch (policy.kind) {
     case Kind::kAuto:
@@ -23,7 +23,7 @@ std::optional<int32_t> fixed_of(const VerifyPolicy& policy, int32_t max_draft) {
   return std::min(policy.tokens, max_draft);
 }
 
-// Tokens that a block with n verified ones commits in the mean.
+// Mean number of tokens that a block with n verified ones commits.
 double expected_tokens(double p, int32_t n) {
   double tokens = 1, survival = 1;
   for (int32_t i = 0; i < n; ++i) tokens += survival *= p;
@@ -62,7 +62,7 @@ double VerifyControl::predict(const decode::RoundShape& shape) const {
   return config_.costs->decoding(policy_ ? policy_->that_runs(shape) : shape);
 }
 
-// Requests draft what they can use, and all together no more than there is room for.
+// Requests draft what they can use, within the room of all together.
 void VerifyControl::predict_fixed(const sched::DecodingOutlook& outlook, int32_t draft, VerifyStep& step) const {
   const auto n = static_cast<int32_t>(outlook.requests.size());
   int32_t rows = n, longest = 0;
@@ -76,7 +76,7 @@ void VerifyControl::predict_fixed(const sched::DecodingOutlook& outlook, int32_t
 
 VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook, double most_seconds) {
   VerifyStep step;
-  // Without a table that says what survives there is nothing to share out by.
+  // Rows cannot be shared out without a table of survival.
   if (policy_) step.limit.most_shared_rows = config_.most_shared_rows;
   step.shape.kv_tokens = outlook.positions;
   const auto n = static_cast<int32_t>(outlook.requests.size());
@@ -87,11 +87,11 @@ VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook, double mos
     predict_fixed(outlook, *fixed, step);
     return step;
   }
-  if (outlook.requests.empty()) return step;  // who comes back from the queue begins with a plain step
+  if (outlook.requests.empty()) return step;  // a resumed request begins with a plain step
   requests_.clear();
   for (const auto& entry : outlook.requests) requests_.push_back({entry.id, entry.most_draft});
   decode::PassPrompts prompts = {outlook.prompt_rows, outlook.prompts_ending};
-  // Where plain decoding takes longer, too, drafts are only in the way of prompts that wait.
+  // If even plain decoding exceeds its time, drafts only delay prompts that wait.
   const bool matters = outlook.prompts_wait || (outlook.prompt_rows > 0 && plain_s_ <= most_seconds);
   if (matters) prompts.most_seconds = most_seconds / config_.costs->decoding_factor();
   step.decision = policy_->decide(requests_, prompts, outlook.positions);
@@ -145,7 +145,7 @@ void VerifyControl::observe(const VerifyStep& step, const decode::StepTimes& tim
     blocks_.push_back({ids[i], result.confidence, result.drafted, result.accepted, cut, result.ended,
                        static_cast<int32_t>(result.tokens.size())});
     if (step.simulated[i] >= 0) stats_.expected_tokens += expected_tokens(step.simulated[i], result.drafted);
-    if (cut) continue;  // what came after its end is not known
+    if (cut) continue;  // outcomes after the end are unknown
     for (int32_t j = 0; j < result.drafted; ++j) ++stats_.verified_at[j];
     for (int32_t j = 0; j < result.accepted; ++j) ++stats_.survived_at[j];
   }

@@ -1,7 +1,7 @@
 // How many drafted tokens each step verifies: what the options or set_verify() say, or what the budget policy decides
 // (decode/budget). Between the worker, which plans and runs steps, and the policy, which learns from their outcomes.
 //
-// A step goes through next(), before it is planned; budget(), when its segments are known; and observe(), with its
+// A step goes through next() before it is planned, budget() when its segments are known, and observe() with its
 // results, in the order of the steps. Threads: one, the engine's.
 #pragma once
 
@@ -21,8 +21,8 @@ namespace volley::engine {
 
 struct VerifyConfig {
   VerifyPolicy policy;
-  int32_t max_draft = 0;               // 0: there is no drafter
-  std::vector<int32_t> draft_lengths;  // these three: of the round
+  int32_t max_draft = 0;               // 0: no drafter
+  std::vector<int32_t> draft_lengths;  // this and the next two are the round's
   std::vector<int32_t> row_buckets;
   int32_t most_shared_rows = 0;
   int32_t max_rows = 0;  // of a step
@@ -31,7 +31,7 @@ struct VerifyConfig {
   const decode::CostModel* costs = nullptr;
 };
 
-// One step on its way.
+// The state of one step between these calls.
 struct VerifyStep {
   sched::VerifyLimit limit;
   std::optional<decode::Decision> decision;  // with kAuto, when somebody decodes
@@ -43,7 +43,7 @@ struct VerifyStep {
   std::vector<float> simulated;              // of each decoding segment: its simulated acceptance, or -1
 };
 
-// The last step's choice, for people. Words are made when somebody asks.
+// The last step's choice; in_words() formats it when a reader asks.
 struct VerifyNews {
   int32_t draft = 0, rows = 0, requests = 0;
   bool automatic = false;
@@ -60,17 +60,16 @@ class VerifyControl {
   double plain_s() const { return plain_s_; }  // CostModel::decoding() of plain decoding of all, as of the last next()
   // most_seconds: what the decoding requests may take of a step with prompts (sched::TargetStep).
   VerifyStep next(const sched::DecodingOutlook& outlook, double most_seconds = std::numeric_limits<double>::infinity());
-  // The rows that the decoding segments of a planned step get. `segments` may be fewer than were planned.
+  // Rows that the decoding segments of a planned step get. `segments` may be fewer than were planned.
   decode::VerifyBudget budget(const sched::StepPlan& plan, std::span<const decode::RoundSegment> segments,
                               VerifyStep& step) const;
   float shift(RequestId id) const { return policy_ ? policy_->shift(id) : 0; }
-  // results: of the step's decoding segments, as the round brought them; ids: whose they are, with 0 for requests that
-  // have ended meanwhile.
+  // results: the round's, for the step's decoding segments; ids: their requests, 0 for those that have ended meanwhile.
   void observe(const VerifyStep& step, const decode::StepTimes& times, std::span<const RequestId> ids,
                std::span<const decode::RoundResult> results);
   void forget(RequestId id);  // the request ended
 
-  EngineStats::Verify stats() const;  // but for `last`
+  EngineStats::Verify stats() const;  // all but `last`
   const VerifyNews& news() const { return news_; }
 
  private:
@@ -78,7 +77,7 @@ class VerifyControl {
   void predict_fixed(const sched::DecodingOutlook& outlook, int32_t draft, VerifyStep& step) const;
 
   VerifyConfig config_;
-  std::unique_ptr<decode::BudgetPolicy> policy_;  // null: nothing was measured
+  std::unique_ptr<decode::BudgetPolicy> policy_;  // null: no measurement
   double plain_s_ = 0;
   EngineStats::Verify stats_;
   VerifyNews news_;
@@ -86,7 +85,7 @@ class VerifyControl {
   std::vector<decode::BlockOutcome> blocks_;
 };
 
-// What simulated acceptance means for a request's decoding step `step` (0: the first).
+// Simulated acceptance in a request's decoding step number `step` (0: the first).
 decode::SimulatedAcceptance simulated_at(const SimulatedAcceptance& simulated, int64_t step);
 
 }  // namespace volley::engine

@@ -46,7 +46,7 @@ sched::DecodingOutlook two_requests() {
   return outlook;
 }
 
-// What the scheduler and the worker make of a limit for those two.
+// Plans a step as the scheduler and the worker would.
 struct Planned {
   sched::StepPlan plan;
   std::vector<decode::RoundSegment> segments;
@@ -79,8 +79,8 @@ TEST(VerifyControl, WithoutADrafterNothingIsDrafted) {
   EXPECT_EQ(step.limit.most_shared_rows, 0);
 }
 
-// Only where there are prompts are drafts in their way, and only automatic ones give way. Where plain decoding takes
-// longer than it should, too, they do so for prompts that wait.
+// Only automatic drafts give way, and only to prompts. Where plain decoding exceeds its time, they also give way to
+// prompts that wait.
 TEST(VerifyControl, DraftsKeepToTheirPartBesidePrompts) {
   sched::DecodingOutlook outlook = two_requests();
   VerifyControl automatic(config_of({Kind::kAuto, 0}));
@@ -150,7 +150,7 @@ TEST(VerifyControl, CountsWhatCameOfAStep) {
   EXPECT_EQ(in_words(control.news()), "3 drafted tokens a request, 8 rows for 2 requests, as asked for");
 }
 
-// A row costs 1 us, drafting 100 us, everything else 10 ms.
+// A row costs 1 us, drafting 100 us, the rest 10 ms.
 TEST(VerifyControl, PredictsWhereThereIsACostModel) {
   VerifyControl control(config_of({}));
   VerifyStep step = control.next(two_requests());
@@ -212,7 +212,7 @@ TEST(VerifyControl, ThePolicyDecidesAndLearns) {
   EXPECT_NEAR(stats.predicted_s / seconds, 1, 0.1);
 }
 
-// Requests may leave a step after it was planned: those that are left need no more rows than they have tokens.
+// Requests may leave a step after it was planned. The others need no more rows than they have tokens.
 TEST(VerifyControl, SharesOutNoMoreRowsThanThereAreTokens) {
   VerifyControl control(config_of({}));
   VerifyStep step = control.next(two_requests());

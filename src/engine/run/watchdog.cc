@@ -18,7 +18,7 @@ Watchdog::~Watchdog() {
   if (thread_.joinable()) thread_.join();
 }
 
-// A look counts for little more than the time between looks: who was stopped looks again only after that.
+// A look counts at most a little more than the time between looks, because a stopped process looks again only later.
 void Watchdog::watch() {
   using Clock = std::chrono::steady_clock;
   const Seconds between = std::min(limit_ / 32, Seconds(1));

@@ -44,7 +44,7 @@ Worker::Worker(WorkerParts parts)
   publish_stats();
   if (lockstep_) {
     lockstep_.with->watch(lockstep_.replica, [this] {
-      const std::lock_guard lock(mutex_);  // it may be between looking and sleeping
+      const std::lock_guard lock(mutex_);  // the thread may be between its look and its sleep
       wake_.notify_all();
     });
   }
@@ -140,7 +140,7 @@ void Worker::loop() {
 
 bool Worker::run_until_fault() {
   try {
-    // On this thread, as it may say at once that one is gone, and whoever makes workers may hold a lock.
+    // Set on this thread: it may report a loss at once, and a caller that makes workers may hold a lock.
     parts_.replica->watch_processes([this](const std::string& why) { lost_process(why); });
     parts_.replica->attach_thread();
     run();
@@ -189,14 +189,14 @@ bool Worker::attend() {
 void Worker::take_part() {
   const Watchdog::Step watched(watchdog_);
   parts_.replica->execute(decode::TakePart{});
-  if (!lockstep_.behind()) parts_.replica->execute(decode::Settle{});  // nobody has begun more: there is time
+  if (!lockstep_.behind()) parts_.replica->execute(decode::Settle{});  // no replica has begun more passes
 }
 
-// Whoever ends first still has experts that the others' passes need.
+// A replica that ends first still has experts that others' passes need.
 void Worker::follow_to_the_end() {
   if (!lockstep_) return;
   lockstep_.with->leave(lockstep_.replica);
-  // Nobody asks for what is under way any more, but a pass without rows comes behind it.
+  // No client waits for the steps under way, but a pass without rows comes behind them.
   for (; !flights_.empty(); flights_.pop_front()) {
     const Watchdog::Step watched(watchdog_);
     if (flights_.front().enqueued) parts_.replica->wait(results_);
@@ -204,7 +204,7 @@ void Worker::follow_to_the_end() {
   while (lockstep_.with->wait(lockstep_.replica)) take_part();
 }
 
-// What a fault left in pending_ comes first.
+// Commands that a fault left in pending_ come first.
 bool Worker::take_commands() {
   std::unique_lock lock(mutex_);
   if (pending_.empty() && scheduler_.idle() && flights_.empty()) {
@@ -216,7 +216,7 @@ bool Worker::take_commands() {
   return !stopping_;
 }
 
-// With mutex_.
+// REQUIRES: mutex_ is held.
 void Worker::move_commands() {
   std::ranges::move(commands_, std::back_inserter(pending_));
   commands_.clear();
@@ -288,7 +288,7 @@ void Worker::handle(Admission admission) {
 
 void Worker::end(RequestId id, FinishReason reason, std::optional<Error> error) {
   const auto it = requests_.find(id);
-  if (it == requests_.end()) return;  // it has ended already
+  if (it == requests_.end()) return;  // the request has ended already
   scheduler_.remove(id);
   switch (reason) {
     case FinishReason::kCancelled:
@@ -304,7 +304,7 @@ void Worker::end(RequestId id, FinishReason reason, std::optional<Error> error) 
   erase({&id, 1});
 }
 
-// A request that waits, or whose prompt is being computed, ends with no token.
+// A request that waits, or whose prompt is being computed, ends without a token.
 void Worker::end_late() {
   const Clock::time_point now = Clock::now();
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
@@ -312,7 +312,7 @@ void Worker::end_late() {
   }
 }
 
-// The device comes last: where it fails, the requests are gone all the same.
+// The device comes last: the requests are gone even if it fails.
 void Worker::erase(std::span<const RequestId> ids) {
   std::vector<int32_t> slots;
   for (const RequestId id : ids) {
@@ -370,8 +370,8 @@ void Worker::publish_stats() {
   count_queued();
 }
 
-// Before a step, which may take long: whoever comes meanwhile is refused where too many wait, and whoever asks hears of
-// what has begun.
+// Counted before a step, which may take long: meanwhile new requests are refused if too many wait, and readers of the
+// stats see which have begun.
 void Worker::count_queued() {
   const sched::SchedulerStats now = scheduler_.stats();
   FairSpace queued(queue_limits(parts_.max_queue));

@@ -1,7 +1,6 @@
-// The one thread that owns models, slots, pages and requests. Commands come in
-// through a queue; each pass of the loop takes them, plans a step and enqueues
-// it, and hands out what the oldest step under way produced. On a device that
-// runs ahead, that is the step before: the device never waits for the host.
+// The one thread that owns models, slots, pages and requests. Each pass of its loop takes the queued commands, plans
+// and enqueues a step, and hands out the results of the oldest step under way. A device that runs ahead then already
+// works on the next step, so it never waits for the host.
 #pragma once
 
 #include <condition_variable>
@@ -36,19 +35,18 @@ struct WorkerParts {
   double target_step_s = 0;  // sched::TargetStep
   int32_t max_queue = 0;     // waiting requests
   VerifyPolicy verify;
-  std::optional<decode::CostModel> costs;  // measured for VerifyPolicy::Kind::kAuto
+  std::optional<decode::CostModel> costs;  // required for VerifyPolicy::Kind::kAuto
   DrafterTraits drafter;
-  std::function<void(const std::string&)> on_warning;  // or empty
+  std::function<void(const std::string&)> on_warning;  // may be empty
   StepTimeout step_timeout;
-  // Makes `replica` anew after a fault, with as many pages; empty: a fault ends the engine. As EngineOptions has it.
-  // Calls `attend` several times a second where it can, on this thread, and gives up (kCancelled) once that says no.
+  // Makes `replica` again after a fault, with as many pages; empty: a fault ends the engine. Calls `attend` several
+  // times a second where it can, on this thread, and gives up (kCancelled) when it returns false.
   using Attend = std::function<bool()>;
   std::function<Result<std::unique_ptr<Executor>>(const Attend& attend)> remake;
-  double least_between_faults_s = 60;  // from one that was mended; the next within that ends the engine
-  std::function<void(const std::string&)> on_device_failure;  // or empty
-  // On the engine's thread, or empty. Between two steps: what became of the prefix cache (REQUIRES: the scheduler makes
-  // events) by all requests that have ended, perhaps nothing. And before the replica
-  // is made anew, and once it works.
+  double least_between_faults_s = 60;  // after a mended fault, another one within this time ends the engine
+  std::function<void(const std::string&)> on_device_failure;  // may be empty
+  // Called on the engine's thread unless empty: between steps, with the cache events of all requests that have ended,
+  // perhaps none (REQUIRES: the scheduler makes events); before the replica is made again; and once it works.
   std::function<void(std::span<const CacheEvent>)> on_published;
   std::function<void(bool begins)> on_restart;
 };
@@ -57,7 +55,7 @@ struct WorkerParts {
 struct Admission {
   RequestId id = 0;
   GenerateRequest request;                 // max_tokens resolved, seed drawn
-  std::unique_ptr<text::Matcher> matcher;  // of request.grammar, or null
+  std::unique_ptr<text::Matcher> matcher;  // for request.grammar; may be null
   EventSink sink;
   RequestOutput::Clock::time_point submitted;
 };
@@ -66,11 +64,10 @@ class Worker {
  public:
   explicit Worker(WorkerParts parts);
   ~Worker();    // cancels every request, then joins
-  void stop();  // begins with that
-  void join();  // goes on until the thread has ended
+  void stop();  // starts the end
+  void join();  // returns when the thread has ended
 
-  // Any thread. kResourceExhausted when the queue is full, kUnavailable while
-  // ending and when the device has failed.
+  // Any thread. kResourceExhausted when the queue is full, kUnavailable while ending and after the device has failed.
   Status submit(Admission admission);
   void cancel(RequestId id);
   void drop_prefix_cache();
@@ -79,8 +76,7 @@ class Worker {
   EngineStats stats() const;
   FairSpace queued() const;  // requests that wait
 
-  // Ends every open request with this failure of the device, and takes no more. What comes after the first call does
-  // nothing.
+  // Ends every open request with this failure of the device, and refuses new ones. Later calls do nothing.
   void give_up(const std::string& failure);
 
  private:
@@ -91,14 +87,14 @@ class Worker {
   using Command = std::variant<Admission, Cancel, DropPrefixCache, VerifyPolicy, sched::TargetStep>;
 
   struct Request {
-    decode::SlotStart start;  // spans are filled when a slot is taken
+    decode::SlotStart start;  // its spans are filled when a slot is taken
     RequestOutput output;
-    std::shared_ptr<GrammarMasks> grammar;  // with the request's other rules on tokens; null: none
-    int32_t prompt_logprobs;                // -1: none; else how many of the highest
+    std::shared_ptr<GrammarMasks> grammar;  // also has the request's other rules on tokens; may be null
+    int32_t prompt_logprobs;                // -1: none; else the number of highest ones
     std::optional<SimulatedAcceptance> simulate;
     std::optional<RequestOutput::Clock::time_point> deadline;
-    int64_t decoding_steps = 0;  // planned so far
-    int32_t counted_prompt = 0;  // tokens of it that totals_ has
+    int64_t decoding_steps = 0;  // steps planned so far
+    int32_t counted_prompt = 0;  // prompt tokens already in totals_
     std::optional<int32_t> slot = std::nullopt;
   };
   using Requests = std::unordered_map<RequestId, Request>;
@@ -107,11 +103,11 @@ class Worker {
   struct Flight {
     sched::StepPlan plan;
     VerifyStep verify;
-    bool enqueued = true;  // false: nobody was left in it
-    double timeout = 0;    // what it may take beside the least
+    bool enqueued = true;  // false: no request was left in it
+    double timeout = 0;    // time beyond the least
   };
 
-  // Below: the engine's thread only.
+  // The engine's thread alone runs these:
   void loop();
   bool run_until_fault();  // true: the device was mended, and requests go on
   void run();              // until the engine ends, or throws DeviceFault
@@ -120,12 +116,13 @@ class Worker {
   void handle(Admission admission);
   void move_commands();
   void handle_pending();
-  bool attend();                                              // to commands, between steps; false: the engine ends
-  void end_late();                                            // whose deadline is over
-  void take_part();                                           // in a pass of other replicas
-  void follow_to_the_end();                                   // as long as others begin any
-  void erase(std::span<const RequestId> ids);                 // REQUIRES: they are open
-  std::optional<int32_t> forget(Requests::iterator request);  // its slot, if it had one, for the caller to clear
+  bool attend();                               // to commands, between steps; false: the engine ends
+  void end_late();                             // requests past their deadline
+  void take_part();                            // in a pass of other replicas
+  void follow_to_the_end();                    // until no other replica begins passes
+  void erase(std::span<const RequestId> ids);  // REQUIRES: they are open
+  // returns its slot, if it had one, for the caller to clear
+  std::optional<int32_t> forget(Requests::iterator request);
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
   std::optional<int32_t> take_slot(Request& request);
   void release_slot(Request& request);
@@ -157,14 +154,14 @@ class Worker {
   bool is_late(std::chrono::duration<double> limit);  // on the watchdog's thread; true: the step will end
   void replace_replica(std::unique_ptr<Executor> by);
   void lost_process(const std::string& why);  // any thread
-  void check_processes();                     // throws DeviceFault once one is lost
+  void check_processes();                     // throws DeviceFault if a process is lost
   void forget_device_state();
   void end_all();
   std::optional<Error> device_failure() const;
 
   WorkerParts parts_;
-  std::mutex replica_mutex_;      // of where parts_.replica points, for other threads than the engine's
-  const LockstepPlace lockstep_;  // of parts_.replica
+  std::mutex replica_mutex_;      // guards parts_.replica for other threads than the engine's
+  const LockstepPlace lockstep_;  // parts_.replica's
   sched::Scheduler scheduler_;
   decode::CostModel costs_;
   VerifyControl verify_;
@@ -174,26 +171,27 @@ class Worker {
   const int32_t vocab_;
   Requests requests_;
   std::set<std::pair<RequestOutput::Clock::time_point, RequestId>> deadlines_;
-  EngineStats totals_;          // counters; gauges are filled in by publish_stats()
+  EngineStats totals_;          // counters; publish_stats() adds the gauges
   std::deque<Flight> flights_;  // oldest first
   std::vector<decode::RoundSegment> segments_;
   std::vector<decode::RoundResult> results_;
   std::vector<RequestId> decoded_;
   std::deque<Command> pending_;                             // taken, and not yet handled
-  decode::PhaseTimes times_before_;                         // of the round: what does not count
-  int64_t experts_before_ = 0;                              // touched in rounds that are gone
-  std::optional<RequestOutput::Clock::time_point> mended_;  // when the last fault was
-  double waited_s_ = 0;                                     // for the device
+  decode::PhaseTimes times_before_;                         // the round's times that do not count
+  int64_t experts_before_ = 0;                              // touched in earlier rounds
+  std::optional<RequestOutput::Clock::time_point> mended_;  // time of the last fault
+  double waited_s_ = 0;                                     // waiting for the device
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Command> commands_;  // guarded by mutex_
-  FairSpace queued_;              // admissions in commands_, and who waited when that was counted; guarded by mutex_
-  bool stopping_ = false;         // guarded by mutex_
-  std::string failure_;           // of the device; guarded by mutex_
-  std::string lost_;              // why parts_.replica is to be made anew; guarded by mutex_
-  EngineStats published_;         // guarded by mutex_
-  VerifyNews published_news_;     // guarded by mutex_
+  // admissions in commands_, and the requests that waited at the last count; guarded by mutex_
+  FairSpace queued_;
+  bool stopping_ = false;      // guarded by mutex_
+  std::string failure_;        // the device's; guarded by mutex_
+  std::string lost_;           // why parts_.replica must be made again; guarded by mutex_
+  EngineStats published_;      // guarded by mutex_
+  VerifyNews published_news_;  // guarded by mutex_
   OpenRequests open_;
   Watchdog watchdog_;
   std::thread thread_;  // last: starts when everything above exists

@@ -1,6 +1,6 @@
-// What becomes of requests when the device fails. Their state is with the host: tokens in the scheduler, committed ones
-// in matchers, text in outputs. So a fault is a preemption of all of them, on a device that is made anew. Everything
-// here leaves the old one alone.
+// Preserves requests when the device fails. Their state is with the host: tokens in the scheduler, committed ones in
+// matchers, text in outputs. So a fault preempts all of them, and they go on on a new device. No code here uses the old
+// device.
 #include "device/fault.h"
 #include "engine/run/worker.h"
 
@@ -9,7 +9,7 @@ namespace {
 
 using Clock = RequestOutput::Clock;
 
-// `before` so that `now - before` goes on from where `old - old_before` ended.
+// Sets `before` so that `now - before` continues from `old - old_before`.
 void carry(double now, double old, double& before) {
   before = now - (old - before);
 }
@@ -39,7 +39,7 @@ bool Worker::recover(const std::string& fault) {
     }
     {
       const std::lock_guard lock(mutex_);
-      if (stopping_) return false;  // which is no failure
+      if (stopping_) return false;  // closing is no failure
     }
     failure += " Starting over failed: " + again.error().message;
   }
@@ -47,7 +47,7 @@ bool Worker::recover(const std::string& fault) {
   return false;
 }
 
-// A step under way commits nothing, and no slot is anybody's.
+// Steps under way commit nothing, and all slots are free.
 void Worker::forget_device_state() {
   for (auto& [id, request] : requests_) request.slot.reset();
   flights_.clear();
@@ -58,7 +58,7 @@ Status Worker::restart() {
   scheduler_.restart();
   const decode::PhaseTimes old = parts_.replica->times();
   experts_before_ += parts_.replica->experts_touched();
-  replace_replica(nullptr);  // all of it before anything new: there is no memory for both
+  replace_replica(nullptr);  // freed first, because there is no memory for two
   VOLLEY_ASSIGN(std::unique_ptr<Executor> made, remake());
   const decode::PhaseTimes now = made->times();
   replace_replica(std::move(made));
@@ -74,7 +74,7 @@ Status Worker::restart() {
   return {};
 }
 
-// A load that fails that long after the fault is a fault of its own, as one that hangs is: it is tried once more.
+// A load that fails this late counts as a fault of its own, like one that hangs, and is tried once more.
 Result<std::unique_ptr<Executor>> Worker::remake() {
   const auto attends = [this] { return attend(); };
   const auto begun = Clock::now();
@@ -85,7 +85,7 @@ Result<std::unique_ptr<Executor>> Worker::remake() {
   return parts_.remake(attends);
 }
 
-// What the old one says of itself while it goes is not of the new one.
+// Losses that the old replica reports while it is destroyed do not concern the new one.
 void Worker::replace_replica(std::unique_ptr<Executor> by) {
   {
     const std::lock_guard lock(replica_mutex_);
@@ -100,7 +100,7 @@ bool Worker::is_late(std::chrono::duration<double> limit) {
   const std::string hangs = step_hangs(limit.count());
   {
     const std::lock_guard lock(replica_mutex_);
-    // None: the step has failed by itself meanwhile.
+    // No replica: the step has failed by itself meanwhile.
     if (parts_.remake && (!parts_.replica || parts_.replica->interrupt(hangs))) return true;
   }
   give_up(hangs);
@@ -132,10 +132,10 @@ void Worker::give_up(const std::string& failure) {
     stopping_ = true;
   }
   wake_.notify_all();
-  // Nobody changes failure_ any more, and nobody hears a last word twice.
+  // failure_ no longer changes, and gates close behind a last event.
   open_.fail({ErrorCode::kUnavailable, failure_});
   if (parts_.on_device_failure) parts_.on_device_failure(failure);
-  // Last: by then the others' requests have this cause, not that a replica is gone.
+  // Comes last, so that the others' requests get this cause, not the news of a lost replica.
   if (lockstep_) lockstep_.with->abort(lockstep_.replica);
 }
 
@@ -145,7 +145,7 @@ std::optional<Error> Worker::device_failure() const {
   return Error{ErrorCode::kUnavailable, failure_};
 }
 
-// The slots go with the round.
+// The round is destroyed with its slots.
 void Worker::end_all() {
   forget_device_state();
   take_commands();
@@ -153,7 +153,7 @@ void Worker::end_all() {
     if (auto* admission = std::get_if<Admission>(&pending_.front())) handle(std::move(*admission));
     pending_.pop_front();
   }
-  // Whoever gave up tells every client; this thread may be faster.
+  // give_up() tells every client; this thread may be faster.
   const std::optional<Error> error = device_failure();
   const FinishReason reason = error ? FinishReason::kError : FinishReason::kCancelled;
   while (!requests_.empty()) end(requests_.begin()->first, reason, error);

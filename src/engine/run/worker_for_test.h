@@ -1,5 +1,4 @@
-// A worker on its own, over a device that the test has a hand on: what the engine's tests of memory, time and faults
-// share. Threads: one.
+// A worker over a device that the test controls, for the engine's tests of memory, time and faults. Threads: one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +16,7 @@
 
 namespace volley::engine {
 
-// The rank whose device a test has a hand on, and of how many.
+// The rank whose device the test controls, and the number of ranks.
 struct TestedRank {
   int ranks = 1, rank = 0;
 };
@@ -29,7 +28,7 @@ class WorkerTest : public ::testing::Test {
  protected:
   using WrapDevice = Replica::WrapDevice;
 
-  // Random weights, four slots, no drafter: plain requests go through steps that are all alike.
+  // Random weights, four slots and no drafter, so that plain requests run equal steps.
   static EngineOptions plain_options() {
     EngineOptions options;
     options.device = "cpu";
@@ -37,14 +36,14 @@ class WorkerTest : public ::testing::Test {
     options.speculation = Speculation::kOff;
     options.dummy_weights = 1;
     options.max_num_seqs = 4;
-    options.max_num_batched_tokens = 2048;  // nobody waits for rows
+    options.max_num_batched_tokens = 2048;  // no request waits for rows
     options.kv_pages = 400;
     options.grammar_mask_timeout_ms = 3'600'000;  // a slow machine is no failure
     options.threads = 1;
     return options;
   }
 
-  // What a worker is made of. `wrap`: what to use instead of the device, also of one that is made anew.
+  // Makes a worker's parts. `wrap` replaces the device, also one that is made after a fault.
   WorkerParts make_parts(const EngineOptions& options, const WrapDevice& wrap = {}) {
     auto models = resolve_models(options);
     VOLLEY_CHECK_MSG(models.ok(), models.ok() ? "" : models.error().message);
@@ -85,7 +84,7 @@ class WorkerTest : public ::testing::Test {
     return submit(std::move(request), std::move(matcher), nullptr);
   }
 
-  // `tokens`, unless null, is what comes out.
+  // `tokens`, unless null, gets the output.
   std::future<Finish> submit(GenerateRequest request, std::unique_ptr<text::Matcher> matcher,
                              std::vector<TokenId>* tokens) {
     auto ended = std::make_shared<std::promise<Finish>>();
@@ -95,7 +94,7 @@ class WorkerTest : public ::testing::Test {
     };
     const Status taken =
         worker_->submit({++last_id_, std::move(request), std::move(matcher), sink, RequestOutput::Clock::now()});
-    // A device that failed before it came refuses it, which is an end, too.
+    // A device that failed earlier refuses the request, which also is an end.
     if (!taken.ok()) {
       Finish refused;
       refused.reason = FinishReason::kError;

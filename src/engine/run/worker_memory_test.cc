@@ -1,4 +1,4 @@
-// Protects requests when a step's extra memory, for a prompt's logprobs, cannot be had, and when masks are late.
+// Protects requests when memory for a prompt's logprobs is missing, and when masks are late.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class WorkerMemory : public WorkerTest, public ::testing::WithParamInterface<Tes
     }));
   }
 
-  // Both kinds of request, so that they begin in one step: the engine's thread is busy with a long prompt meanwhile.
+  // Starts both kinds of request in one step, while the engine's thread is busy with a long prompt.
   struct Ends {
     Finish plain, grammar, logprobs;
   };
@@ -66,7 +66,7 @@ TEST_P(WorkerMemory, WithoutThatForLogprobsGrammarsGoOn) {
   EXPECT_EQ(ends.logprobs.error->code, ErrorCode::kResourceExhausted);
 }
 
-// A grammar whose masks never come, until it is told to stop.
+// A grammar whose masks never come until it is told to stop.
 class EndlessMatcher final : public text::Matcher {
  public:
   explicit EndlessMatcher(int good) : good_(good) {}
@@ -84,11 +84,11 @@ class EndlessMatcher final : public text::Matcher {
   void stop() override { stopped_ = true; }
 
  private:
-  int good_;  // masks that do come, first
+  int good_;  // fills that succeed first
   std::atomic<bool> stopped_{false};
 };
 
-// Allows everything, `good` times, and then fails. `life` is as long as its own.
+// Allows every token `good` times, and then fails. `life` ends with it.
 class FailingMatcher final : public text::Matcher {
  public:
   FailingMatcher(int good, std::shared_ptr<int> life) : good_(good), life_(std::move(life)) {}
@@ -107,7 +107,7 @@ class FailingMatcher final : public text::Matcher {
   std::shared_ptr<int> life_;
 };
 
-// It may hold much, and others wait for what all of them hold.
+// A grammar may hold much memory, and its clients wait for the sum of all.
 TEST_P(WorkerMemory, AGrammarEndsWithItsRequestAlsoWhereNoStepFollows) {
   for (const int good : {0, 1000}) {
     const auto life = std::make_shared<int>();
@@ -122,8 +122,8 @@ class WorkerMaskTimeout : public WorkerMemory {
   WorkerMaskTimeout() { mask_timeout_ms_ = 20; }
 };
 
-// A request whose masks are late ends with an error and with the tokens that it had, the others beside it go on, and
-// their tokens are what they are without it.
+// A request whose masks are late ends with an error and the tokens that it had. The others go on, with the tokens that
+// they have without it.
 TEST_P(WorkerMaskTimeout, EndsTheRequestThatIsLateAlone) {
   GenerateRequest plain = request_of(40);
   plain.max_tokens = 60;
@@ -138,7 +138,7 @@ TEST_P(WorkerMaskTimeout, EndsTheRequestThatIsLateAlone) {
     const Finish ended = submit(late, std::make_unique<EndlessMatcher>(good), &late_tokens).get();
     EXPECT_EQ(ended.reason, FinishReason::kError);
     ASSERT_TRUE(ended.error.has_value());
-    // Where other work keeps the processors, it may not have had the time to be called late.
+    // On a busy machine the grammar may not have had the time to count as late.
     const ErrorCode code = ended.error->code;
     EXPECT_TRUE(code == ErrorCode::kInvalidArgument || code == ErrorCode::kUnavailable) << ended.error->message;
     EXPECT_NE(ended.error->message.find("--grammar-mask-timeout-ms"), std::string::npos);

@@ -1,4 +1,4 @@
-// A step of the engine: planned, enqueued, and, when it has ended, its results handed out.
+// Plans a step, enqueues it, and hands out its results when it has ended.
 #include <algorithm>
 #include <chrono>
 
@@ -26,7 +26,7 @@ sched::PromptBudget Worker::budget_beside(double decoding_s) const {
   return target_.prompts(decoding_s, row, position);
 }
 
-// On the CPU a step is over when it is enqueued; and nobody else's step waits for this one.
+// On the CPU a step is over when it is enqueued. In lockstep other replicas wait for this step.
 bool Worker::plans_late() const {
   return parts_.replica->depth() > 1 && !lockstep_ && !parts_.replica->spans_processes();
 }
@@ -36,8 +36,8 @@ bool Worker::plans_later() const {
   return time && *time > Clock::now();
 }
 
-// As many steps as the device takes are under way; then the oldest one's results are handed out while the others run.
-// Until it is time for the last of them there is nothing to do but to take commands.
+// Keeps as many steps under way as the device takes, and hands out the oldest one's results while the others run. Until
+// the last one is due, the thread takes commands.
 void Worker::step() {
   if (plans_later()) return;
   const Watchdog::Step watched(watchdog_);
@@ -73,7 +73,7 @@ bool Worker::start_step() {
   if (plan.empty()) return false;
   apply_plan(plan);
   if (!plan.started.empty()) count_queued();
-  segments_.clear();  // of a step that a fault ended
+  segments_.clear();  // left from a step that a fault ended
   for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
   const double timeout = parts_.step_timeout.more(plan);
   double under_way = timeout;
@@ -85,7 +85,7 @@ bool Worker::start_step() {
   const bool timed = plans_late() && !segments_.empty();
   plan_deadline_.planned(planning, begin, Clock::now(), timed ? costs_.at_least(verify.shape) : 0);
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty(), timeout});
-  segments_.clear();  // of a request that ends, nothing but itself and the step holds the grammar
+  segments_.clear();  // with the request's end, only its step still holds the grammar
   if (flights_.size() == 1) fill_masks();
   return true;
 }
@@ -106,15 +106,16 @@ decode::RoundSegment Worker::segment_of(const sched::PlannedSegment& planned) {
   segment.start = planned.start;
   const std::span<const TokenId> tokens = scheduler_.tokens(planned.id);
   segment.known = tokens.subspan(planned.start, planned.known);
-  const int32_t last_scored = scheduler_.prompt_length(planned.id) - 1;  // its row is the first choice's
+  // the row of the last one makes the first choice
+  const int32_t last_scored = scheduler_.prompt_length(planned.id) - 1;
   if (request.prompt_logprobs >= 0 && request.output.prompt_logprobs() < last_scored && planned.start < last_scored) {
     segment.scored = tokens.subspan(planned.start + 1, std::min(planned.known, last_scored - planned.start));
   }
   return segment;
 }
 
-// If there is no memory for prompt logprobs, or no thread for grammar masks, the requests that need it end and the
-// others go on: first it is tried without the one kind, then without the other.
+// Where memory for prompt logprobs or threads for grammar masks are missing, the requests that need them end and the
+// others go on. The step is tried without the one kind, then without the other.
 void Worker::enqueue(sched::StepPlan& plan, VerifyStep& verify) {
   enum Needs { kScores = 1, kMasks = 2 };
   const auto needs = [](const decode::RoundSegment& segment) {
@@ -125,7 +126,7 @@ void Worker::enqueue(sched::StepPlan& plan, VerifyStep& verify) {
   for (const int without : {0, int{kScores}, int{kMasks}, kScores | kMasks}) {
     kept.clear();
     std::ranges::copy_if(segments_, std::back_inserter(kept), [&](const auto& s) { return !(needs(s) & without); });
-    if (without != 0 && kept.size() == segments_.size()) continue;  // nobody needs that
+    if (without != 0 && kept.size() == segments_.size()) continue;  // no request needs that
     Status enqueued;
     if (!kept.empty()) enqueued = parts_.replica->enqueue(kept, verify_.budget(plan, kept, verify));
     if (!enqueued.ok()) {
@@ -164,13 +165,13 @@ void Worker::finish_step() {
   fill_masks();
 }
 
-// Masks depend on all committed tokens. The device runs meanwhile, and waits for them where they are needed.
+// Masks depend on all committed tokens. The device runs meanwhile, and waits where it needs them.
 void Worker::fill_masks() {
   if (parts_.replica->depth() == 1 || flights_.empty() || !flights_.front().verify.waits_for_masks) return;
   parts_.replica->execute(decode::FillMasks{});
 }
 
-// Before the results are handed out: stop strings and grammars cut what was accepted.
+// Runs before the results are handed out, because stop strings and grammars shorten them.
 void Worker::observe(const Flight& flight, const decode::StepTimes& times) {
   decoded_.clear();
   for (const sched::PlannedSegment& segment : flight.plan.segments) {
@@ -194,7 +195,7 @@ Status Worker::start_slot(Request& request, const sched::PlannedSegment& started
   return status;
 }
 
-// Requests that cannot start end here, and leave the plan.
+// Ends requests that cannot start, and removes them from the plan.
 void Worker::apply_plan(sched::StepPlan& plan) {
   const Clock::time_point now = Clock::now();
   for (RequestId id : plan.preempted) release_slot(requests_.at(id));
@@ -253,7 +254,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<decode::RoundResu
       ended.push_back(segment.id);
     }
     if (!results[i].tokens.empty()) count(segment.decodes, results[i]);
-    // A grammar may end one without a token.
+    // A grammar may end a request without a token.
     if (failed || results[i].tokens.empty()) {
       scheduler_.remove(segment.id, results[i].finite ? sched::Prefix::kKept : sched::Prefix::kDropped);
       continue;
@@ -265,7 +266,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<decode::RoundResu
   erase(ended);
 }
 
-// computed: its tokens up to here. A preempted prompt is computed again and counts once.
+// computed: prompt tokens computed so far. A preempted prompt is computed again and counts once.
 void Worker::count_prompt(RequestId id, Request& request, int32_t computed) {
   const int32_t counted = std::min(computed, scheduler_.prompt_length(id));
   totals_.prompt_tokens += std::max(counted - request.counted_prompt, 0);

@@ -12,7 +12,7 @@ namespace {
 
 class Companions {
  public:
-  // Throws std::system_error.
+  // Throws std::system_error if the system gives no more threads.
   Companions(std::span<Executor* const> replicas, size_t alone)
       : lockstep_(*replicas[alone]->lockstep().with), alone_(static_cast<int>(alone)), failures_(replicas.size()) {
     for (int i = 0; i < lockstep_.replicas(); ++i) {
@@ -31,7 +31,7 @@ class Companions {
   Companions(const Companions&) = delete;
   Companions& operator=(const Companions&) = delete;
 
-  // All have returned then, and can be called again.
+  // Returns when all threads have, and they can be called again.
   void end() {
     lockstep_.leave(alone_);
     for (std::thread& thread : threads_) thread.join();
@@ -60,7 +60,7 @@ class Companions {
 
   Lockstep& lockstep_;
   const int alone_;
-  std::vector<std::exception_ptr> failures_;  // by replica; each written by its thread
+  std::vector<std::exception_ptr> failures_;  // by replica; each thread writes its own
   std::vector<std::thread> threads_;
 };
 
@@ -84,7 +84,7 @@ Status with_companions(std::span<Executor* const> replicas, size_t index, const 
     companions->abort();
   }
   companions->end();
-  // Who failed first says why; the others say that it is gone.
+  // The first replica to fail has the cause; the others only report the loss.
   if (replicas[index]->lockstep().with->aborted_by() != static_cast<int>(index)) companions->rethrow();
   if (failure) std::rethrow_exception(failure);
   return status;

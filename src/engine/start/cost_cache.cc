@@ -22,11 +22,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Such files have some 10 KB. Anything else that bears the name is measured over.
+// Such files have some 10 KB. A larger one is no cost file, and is replaced.
 constexpr size_t kMaxCostBytes = 4 << 20;
 
-// Names the program or library that this code is in: other kernels, other times. Of a program the loader may know only
-// the word that it was called by.
+// Identifies the program or library that contains this code, because another build has other kernels and times. For a
+// program the loader may know only the word that it was called by.
 std::string build_id() {
   Dl_info info = {};
   struct stat file = {};
@@ -37,12 +37,11 @@ std::string build_id() {
          std::to_string(file.st_mtim.tv_nsec);
 }
 
-// What the kernel calls the processor, whose instruction set alone says little of its speed. Empty where it says
-// nothing.
+// The kernel's name for the processor: its instruction set alone says little about its speed. Empty if unknown.
 std::string processor() {
   std::ifstream info("/proc/cpuinfo");
   std::string line, name;
-  while (std::getline(info, line) && !line.empty()) {  // of the first core
+  while (std::getline(info, line) && !line.empty()) {  // lines of the first core
     for (const char* field : {"model name", "CPU implementer", "CPU part"}) {
       if (line.starts_with(field)) name += line.substr(line.find(':') + 1);
     }
@@ -50,7 +49,7 @@ std::string processor() {
   return name;
 }
 
-// Names the file; the key itself stands in it.
+// Makes the file's name from the key. The file also contains the key.
 std::string fingerprint(const std::string& text) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -59,8 +58,7 @@ std::string fingerprint(const std::string& text) {
   return hex;
 }
 
-// Shapes of all weights, what the layers see, and how many experts a row takes: two models that agree in these cost the
-// same.
+// Writes all weights' shapes, the layers' windows, and a row's experts: models that agree in these cost the same.
 void describe(std::ostream& out, const char* name, const model::Decoder& spec, std::span<const model::Param> params,
               const model::Numerics& numerics) {
   out << name << " hidden " << spec.hidden << " vocab " << spec.vocab << " storage "
@@ -88,14 +86,14 @@ decode::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.pages = models.memory.pages();
   plan.max_model_len = models.max_model_len;
   const std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(target, 0, models.ranks));
-  // All ranks together, as the weights are; the memory plan is of one memory.
+  // Counts all ranks together, as the weights do; the memory plan covers one memory.
   const int64_t page = models.ranks * model::kv_page_bytes(shapes, models.page_size, models.kv_dtype);
   const int64_t both = models.ranks / models.ranks_sharing_memory() * models.memory.page_bytes();
   plan.target_kv_bytes = static_cast<double>(page) / models.page_size;
   plan.draft_kv_bytes = static_cast<double>(both - page) / models.page_size;
-  // A pass reads single rows of an embedding that is no output head.
+  // An embedding that is no output head is only read by single rows.
   const int64_t looked_up = target.tied_embeddings ? 0 : int64_t{target.vocab} * target.hidden;
-  // And for a row the experts that it is routed to. All layers of a family have the same.
+  // A row reads only the experts that it is routed to. All layers of a family have the same number.
   int64_t not_routed = 0;
   for (const model::Layer& layer : target.layers) {
     const model::FfnFacts ffn = layer.ffn_facts();
@@ -116,8 +114,8 @@ decode::MeasurePlan measure_plan(const ResolvedModels& models) {
 }  // namespace
 
 std::string cost_key(const ResolvedModels& models, const EngineOptions& options, const EngineInfo& info) {
-  // Pages enter only as the number of made-up requests that they hold: where full contexts do not fit, their number
-  // comes from the memory that was free at this start, and the next start would never find what this one measured.
+  // Pages count only as the number of made-up requests that they hold. Otherwise the free memory of each start would
+  // change the key, and no start would find its file.
   const decode::MeasurePlan plan = measure_plan(models);
   const int64_t requests = std::min<int64_t>(plan.slots, plan.pages / plan.pages_per_slot(models.block_size));
   std::ostringstream key;
@@ -158,7 +156,7 @@ std::optional<decode::CostModel> CostCache::read() const {
   return std::move(costs).value();
 }
 
-// Written beside it and renamed: whoever reads meanwhile sees the old file or the new one.
+// Written to another name and renamed, so that a reader sees the old file or the new one.
 Status CostCache::write(const decode::CostModel& costs) const {
   if (path_.empty()) return {};
   const auto refuse = [&](const std::string& why) {
@@ -170,7 +168,7 @@ Status CostCache::write(const decode::CostModel& costs) const {
   fs::create_directories(dir_, failed);
   if (failed) return refuse(failed.message());
   const std::string draft = path_ + "." + std::to_string(::getpid()) + "." +
-                            std::to_string(reinterpret_cast<uintptr_t>(this));  // engines of one process, too
+                            std::to_string(reinterpret_cast<uintptr_t>(this));  // distinguishes engines of one process
   errno = 0;
   std::ofstream file(draft);
   file << costs.to_text(key_);

@@ -1,4 +1,4 @@
-// What a round costs: measured before the first request, and kept in a file, so that the next start need not measure.
+// Measures the cost of a round before the first request, and keeps it in a file for the next start.
 #pragma once
 
 #include <volley/engine.h>
@@ -12,29 +12,29 @@
 
 namespace volley::engine {
 
-// Everything that a round's time depends on: device, model shapes, numeric types, sizes, and the build. Pages count
-// only where they hold fewer made-up requests than there are slots.
+// Identifies everything that a round's time depends on: device, model shapes, numeric types, sizes, and the build.
+// Pages count only where they hold fewer made-up requests than there are slots.
 std::string cost_key(const ResolvedModels& models, const EngineOptions& options, const EngineInfo& info);
 
-// One file for each key. Several processes may use one folder: files appear whole or not at all.
+// One file for each key. Several processes may share the folder: a file appears whole or not at all.
 class CostCache {
  public:
-  // dir: made when something is written; empty: nothing is kept.
+  // dir: created at the first write; empty: no cache.
   CostCache(std::string dir, std::string key);
 
-  // Nothing where there is no file, or one that cannot be read or was written for another key.
+  // Nothing if the file is missing, unreadable or of another key.
   std::optional<decode::CostModel> read() const;
-  // kUnavailable says which file could not be written, and why.
+  // kUnavailable names the file that could not be written, and the reason.
   Status write(const decode::CostModel& costs) const;
 
-  const std::string& path() const { return path_; }  // empty: nothing is kept
+  const std::string& path() const { return path_; }  // empty: no cache
 
  private:
   std::string dir_, key_, path_;
 };
 
-// From the cache, or measured now and put there; a cache that cannot be written adds a sentence to `warnings`.
-// REQUIRES: the round has had no requests.
+// Reads the costs from the cache, or measures and writes them; a cache that cannot be written adds a sentence to
+// `warnings`. REQUIRES: the round has had no requests.
 Result<decode::CostModel> round_costs(decode::StepExecutor& round, const ResolvedModels& models, const CostCache& cache,
                                       const Progress& progress, std::vector<std::string>& warnings);
 

@@ -48,7 +48,7 @@ TEST_F(CostCacheTest, KeepsWhatWasMeasured) {
   EXPECT_FALSE(CostCache(dir(), "another machine").read().has_value());
 }
 
-// A file that is damaged, or of another key by some accident, is measured over and replaced.
+// A damaged file, or one that has another key by accident, is measured again and replaced.
 TEST_F(CostCacheTest, WhatCannotBeReadIsAsIfItWereNotThere) {
   const CostCache cache(dir(), "this machine"), other(dir(), "another machine");
   ASSERT_TRUE(other.write(some_costs()).ok());
@@ -62,7 +62,7 @@ TEST_F(CostCacheTest, WhatCannotBeReadIsAsIfItWereNotThere) {
   EXPECT_FALSE(cache.read().has_value());
 }
 
-// Whatever bears the file's name, the start neither waits for it nor reads it without end.
+// A path of that name that is no regular file is neither waited for nor read without end.
 TEST_F(CostCacheTest, OnlyARegularFileIsRead) {
   const CostCache cache(dir(), "this machine");
   ASSERT_TRUE(cache.write(some_costs()).ok());
@@ -148,7 +148,7 @@ TEST(CostKey, HasTheBuild) {
   EXPECT_THAT(cost_key(some_models(), {}, {}), testing::ContainsRegex("build [0-9]+ [0-9]+"));
 }
 
-// A program that was found by PATH is called by its bare name.
+// A program found by PATH is called by its bare name.
 TEST(CostKey, HasTheBuildOfAProgramFoundByPath) {
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -160,22 +160,22 @@ TEST(CostKey, HasTheBuildOfAProgramFoundByPath) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-// Where full contexts do not fit, the number of pages comes from the memory that is free at this moment: it must not
-// name another file at every start.
+// Where full contexts do not fit, the free memory of the moment decides the number of pages. It must not change the
+// file's name at every start.
 TEST(CostKey, PagesCountOnlyWhereSlotsDoNotFit) {
   ResolvedModels models = some_models();
   const auto key = [&](int64_t pages) {
     models.memory.groups[0].pages = pages;
     return cost_key(models, {}, {});
   };
-  const int64_t each = (1 + 64 + 16 + 15) / 16;  // a token, rounds until a sequence starts again, a block
+  const int64_t each = (1 + 64 + 16 + 15) / 16;  // a token, the rounds until a sequence starts again, and a block
   EXPECT_EQ(key(4096), key(3000));
   EXPECT_EQ(key(4096), key(32 * each));
   EXPECT_NE(key(4096), key(32 * each - 1)) << "31 requests are measured";
   EXPECT_EQ(key(31 * each), key(32 * each - 1));
 }
 
-// One instruction set, two processors: another speed.
+// Two processors with one instruction set differ in speed.
 TEST(CostKey, NamesTheProcessor) {
   std::ifstream info("/proc/cpuinfo");
   std::string line;

@@ -43,7 +43,7 @@ Result<DeviceChoice> resolve_device(const std::string& device) {
   return on_gpu(ordinal, *gpu);
 }
 
-// A build without CUDA has nothing to explain: nobody expects a GPU of it.
+// A build without CUDA needs no explanation.
 DeviceChoice automatic_device(const Result<GpuFacts>& gpu, int64_t cpu_bytes) {
   if (gpu.ok()) return on_gpu(0, *gpu);
   DeviceChoice cpu = on_cpu(cpu_bytes);

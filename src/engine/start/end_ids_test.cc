@@ -1,4 +1,4 @@
-// Protects: an answer ends with what the model's files call its end, and a model that nothing ends is said to be one.
+// Protects: an answer ends at the tokens that the model's files name, and a model without any is reported.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Knows two tokens, the second of which the model has no row for.
+// Has two tokens; the model has no row for the second.
 class Words final : public text::Tokenizer {
  public:
   explicit Words(int32_t size = 40) : size_(size) {}

@@ -24,7 +24,7 @@ int64_t read_meminfo_available() {
   return 0;
 }
 
-// Pages of a window beside `pages` of group 0.
+// Pages of a window's group when group 0 has `pages`.
 int64_t window_pages(const MemoryPlanInput& in, const kv::Group& group, int64_t pages) {
   const int64_t full = divide_up(in.positions, in.page_size) * in.max_num_seqs;
   const int64_t one = kv::most_pages(group, in.positions, in.prefill_ahead, in.page_size);
@@ -48,8 +48,8 @@ int64_t bytes_of(const std::vector<kv::Group>& groups) {
   return bytes;
 }
 
-// The most pages of group 0 that fit into `bytes` with all that goes with them. No more are tried than fit alone, so
-// that their bytes are a number.
+// The most pages of group 0 that fit into `bytes` with all that goes with them. The search stays below the pages that
+// would fit alone, so that no product overflows.
 int64_t pages_within(const MemoryPlanInput& in, int64_t bytes) {
   int64_t page = 0;
   for (const kv::Group& group : in.groups) page += group.life == kv::Life::kWhole ? group.bytes : 0;
@@ -81,7 +81,7 @@ int32_t default_slots(int32_t most, int64_t slot_bytes, int64_t room) {
 std::optional<int64_t> cgroup_memory_left(const std::string& folder) {
   std::ifstream limit_file(folder + "/memory.max"), used_file(folder + "/memory.current");
   int64_t limit = 0, used = 0;
-  if (!(limit_file >> limit) || !(used_file >> used)) return std::nullopt;  // "max" is not a number
+  if (!(limit_file >> limit) || !(used_file >> used)) return std::nullopt;  // "max" means no limit
   std::ifstream stat_file(folder + "/memory.stat");
   std::string key;
   for (int64_t bytes = 0; stat_file >> key >> bytes;) {
@@ -110,7 +110,7 @@ std::string format_bytes(int64_t bytes) {
 
 namespace {
 
-// States are there for every slot, before the first page.
+// Every slot has its states before the first page.
 Error too_many_states(const MemoryPlanInput& in, int64_t usable) {
   const bool one = in.max_num_seqs == 1;
   return resource_exhausted(
@@ -168,7 +168,7 @@ Result<MemoryPlan> plan_for_slots(const MemoryPlanInput& in) {
   const double share = in.fraction > 0 ? in.fraction : 1.0;
   const auto usable = static_cast<int64_t>(share * static_cast<double>(in.available_bytes));
   int64_t free = usable - plan.weight_bytes - in.state_bytes - in.step_bytes - in.graph_bytes;
-  for (const kv::Group& group : in.groups) free -= group.bytes;  // a scrap page of each
+  for (const kv::Group& group : in.groups) free -= group.bytes;  // each group has a scrap page
   if (in.state_bytes > 0 && free < 0) return too_many_states(in, usable);
   VOLLEY_RETURN_IF_ERROR(plan_snapshots(in, free, usable, plan));
   const int64_t room = std::max<int64_t>(0, free - plan.snapshot_bytes);
@@ -182,8 +182,8 @@ Result<MemoryPlan> plan_for_slots(const MemoryPlanInput& in) {
   } else if (in.kv_memory_bytes > 0) {
     pages = pages_within(in, in.kv_memory_bytes);
   } else {
-    // Full contexts in every slot, and where that is little enough more for prefixes of requests that have ended.
-    // Without a fraction that says what is the engine's, the rest is for other programs.
+    // Takes full contexts in every slot, and more for prefixes of ended requests if that is little. Unless a fraction
+    // reserves memory for the engine, half of the room stays free for other programs.
     const int64_t most = in.fraction > 0 ? room : room / 2;
     const int64_t prefixes = in.fraction > 0 ? room / 2 : kPrefixBytes;
     pages = std::max(plan.pages_per_request * in.max_num_seqs, pages_within(in, prefixes));

@@ -29,7 +29,7 @@ TEST_F(MemoryPlanTest, ARequestsPagesHoldItsBlocksToo) {
   EXPECT_EQ(plan->pages_per_request, 63) << "a block may be written past the last position";
 }
 
-// Full contexts in all slots alone would leave one slot without room for what it has just computed.
+// Full contexts in all slots would leave no room for the prefixes of ended requests.
 TEST_F(MemoryPlanTest, KeepsRoomForPrefixesBesideTheSlots) {
   input_.available_bytes = int64_t{100} << 30;
   input_.max_num_seqs = 1;
@@ -39,7 +39,7 @@ TEST_F(MemoryPlanTest, KeepsRoomForPrefixesBesideTheSlots) {
   const int64_t slots = 2 * kPrefixBytes / plan->page_bytes() / plan->pages_per_request;
   input_.max_num_seqs = static_cast<int32_t>(slots);
   EXPECT_EQ(plan_memory(input_)->pages(), slots * plan->pages_per_request);
-  // A stated share of the memory is the engine's.
+  // A stated fraction is for the engine alone.
   input_.fraction = 0.5;
   input_.max_num_seqs = 1;
   plan = plan_memory(input_);
@@ -74,11 +74,11 @@ TEST_F(MemoryPlanTest, RefusesAPoolThatCannotHoldOneRequest) {
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.error().code, ErrorCode::kResourceExhausted);
   EXPECT_NE(plan.error().message.find("lower --max-model-len"), std::string::npos);
-  input_.kv_pages = 63;  // 1000 positions and a block of 8 are 63 pages of 16: one request fits
+  input_.kv_pages = 63;  // 1000 positions and a block of 8 take 63 pages of 16: one request fits
   EXPECT_TRUE(plan_memory(input_).ok());
 }
 
-// States are there for every slot before the first page.
+// Every slot has its states before the first page.
 TEST_F(MemoryPlanTest, StatesComeBeforePages) {
   const int64_t pages = plan_memory(input_)->pages();
   input_.available_bytes = int64_t{16} << 20;
@@ -113,13 +113,13 @@ TEST_F(MemoryPlanTest, SaysThatStatesDoNotFit) {
   EXPECT_EQ(one.find("--max-num-seqs"), std::string::npos) << one;
 }
 
-// Slots that nobody asked for are no reason to refuse a model: one request of max_model_len comes before them.
+// Default slots never refuse a model: one request of max_model_len comes before them.
 TEST_F(MemoryPlanTest, StatesLeavePagesForOneRequest) {
   input_.fraction = 1;
   input_.available_bytes = input_.weight_bytes + (8 << 20);
   input_.max_num_seqs = 7;
   input_.state_bytes = 7 << 20;
-  const auto asked = plan_memory(input_);  // 1 MiB for pages of 1.2 MiB
+  const auto asked = plan_memory(input_);  // 1 MiB, but the pages need 1.2 MiB
   ASSERT_FALSE(asked.ok());
   EXPECT_EQ(asked.error().message,
             "The KV cache has 50 pages (1000.0 KiB), but one request of 1000 tokens needs 63 (1.2 MiB), and states of "
@@ -131,9 +131,9 @@ TEST_F(MemoryPlanTest, StatesLeavePagesForOneRequest) {
   EXPECT_EQ(plan->max_num_seqs, 6);
   EXPECT_EQ(plan->state_bytes, 6 << 20);
   EXPECT_GE(plan->pages(), plan->pages_per_request);
-  input_.snapshot_unit = 1 << 20;  // a quarter of what states leave
+  input_.snapshot_unit = 1 << 20;  // a quarter of the room after states
   EXPECT_EQ(plan_memory(input_)->max_num_seqs, 6);
-  input_.step_bytes = 5 << 20;  // which is 1.2 MiB where two have theirs, less the scrap page
+  input_.step_bytes = 5 << 20;  // 1.2 MiB beside two slots' states, without the scrap page
   EXPECT_EQ(plan_memory(input_)->max_num_seqs, 1);
   input_.step_bytes = 6 << 20;
   const auto none = plan_memory(input_);
@@ -142,7 +142,7 @@ TEST_F(MemoryPlanTest, StatesLeavePagesForOneRequest) {
       << none.error().message;
 }
 
-// Every group has one, and what a plan says that it takes with all the memory there is must be there.
+// Every group has a scrap page, so a plan that takes all memory must count them.
 TEST_F(MemoryPlanTest, CountsTheScrapPages) {
   input_.fraction = 1;
   input_.groups.push_back({.window = 64, .bytes = 16 * 320});
@@ -161,7 +161,7 @@ TEST_F(MemoryPlanTest, RefusesMoreThanThereIs) {
   EXPECT_NE(plan.error().message.find("need more than"), std::string::npos);
 }
 
-// A window of 256 positions beside full layers: what slots need of it does not grow with their contexts.
+// A window of 256 positions beside full layers: the slots' need of it does not grow with their contexts.
 class WindowPlanTest : public MemoryPlanTest {
  protected:
   WindowPlanTest() {
@@ -177,13 +177,13 @@ class WindowPlanTest : public MemoryPlanTest {
 };
 
 TEST_F(WindowPlanTest, AWindowHasPagesForAllSlotsAndThePromptsUnderWay) {
-  input_.kv_pages = 10'000;  // of 25,004 for full contexts in four slots
+  input_.kv_pages = 10'000;  // full contexts in four slots take 25,004
   const auto plan = plan_memory(input_);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->pages(), 10'000);
   EXPECT_EQ(plan->groups[1].pages, 4 * kDecoding + 1024 / 16);
   EXPECT_EQ(plan->kv_bytes(), 16 * (10'000 * 1280 + plan->groups[1].pages * 3840));
-  input_.kv_pages = 50'008;  // what is more is for prefixes, in the same proportion
+  input_.kv_pages = 50'008;  // the surplus is for prefixes, in the same proportion
   EXPECT_EQ(plan_memory(input_)->groups[1].pages, 2 * plan->groups[1].pages);
   input_.max_num_seqs = 1'000;
   input_.kv_pages = 7'000;
@@ -195,7 +195,7 @@ TEST_F(WindowPlanTest, AWindowHasPagesForAllSlotsAndThePromptsUnderWay) {
 
 TEST_F(WindowPlanTest, DividesTheMemoryThatThereIs) {
   input_.fraction = 0.5;
-  input_.max_num_seqs = 600;  // whose full contexts do not fit
+  input_.max_num_seqs = 600;  // their full contexts do not fit
   const auto plan = plan_memory(input_);
   ASSERT_TRUE(plan.ok());
   const int64_t room = input_.available_bytes / 2 - plan->weight_bytes - plan->page_bytes();  // one is the scrap page
@@ -209,7 +209,7 @@ TEST_F(WindowPlanTest, DividesTheMemoryThatThereIs) {
   EXPECT_GT(asked->kv_bytes(), input_.kv_memory_bytes - 2 * plan->page_bytes());
 }
 
-// Where all layers have windows pages of group 0 hold nothing, and say how many positions there are for.
+// Where all layers have windows, pages of group 0 hold no data and only count positions.
 TEST_F(WindowPlanTest, WindowsAloneTakeLittle) {
   input_.groups[0].bytes = 0;
   input_.fraction = 0.5;
@@ -231,7 +231,7 @@ class CgroupMemoryTest : public ::testing::Test {
       std::filesystem::temp_directory_path() / ("volley-cgroup-" + std::to_string(::getpid()));
 };
 
-// A container that has just downloaded its weights has them in the page cache, and must not be refused for it.
+// Downloaded weights fill a container's page cache, and must not get the start refused.
 TEST_F(CgroupMemoryTest, ThePageCacheCountsAsFree) {
   write("memory.max", "1000\n");
   write("memory.current", "900\n");
@@ -244,7 +244,7 @@ TEST_F(CgroupMemoryTest, StaysWithinTheLimit) {
   write("memory.max", "1000\n");
   write("memory.current", "1100\n");
   EXPECT_EQ(left(), 0);
-  write("memory.stat", "inactive_file 2000\nactive_file 0\n");  // the files are not of one moment
+  write("memory.stat", "inactive_file 2000\nactive_file 0\n");  // the kernel's files are not of one moment
   EXPECT_EQ(left(), 1000);
 }
 

@@ -62,8 +62,8 @@ Status check_vocabulary(const model::Decoder& spec) {
                        std::to_string(ops::kMaxVocab) + ".");
 }
 
-// Lengths a block may be drafted to. They lie closer where a token more costs more of the whole; each takes graphs that
-// must be recorded, and a place in the measurements at the start.
+// Lengths of drafts. They lie closer where one more token costs a larger share; each needs recorded graphs and a
+// measurement at the start.
 std::vector<int32_t> draft_lengths(const VerifyPolicy& policy, int32_t most) {
   std::vector<int32_t> lengths;
   if (policy.kind == VerifyPolicy::Kind::kAuto) lengths = {1, 2, 3, 4, 5, 7, 11, 15};
@@ -134,7 +134,7 @@ DType kv_dtype(KvCacheType requested, DType activation) {
   return activation;
 }
 
-// Whether kFp8Rows has kernels for matrices of these shapes (ops/linear/linear.h).
+// Whether kFp8Rows has kernels for these shapes (ops/linear/linear.h).
 bool fits_fp8_rows(std::span<const model::Param> params) {
   return std::all_of(params.begin(), params.end(), [](const model::Param& param) {
     const bool codes = param.is_matrix() && param.codes == model::Param::Codes::kAny;
@@ -142,14 +142,14 @@ bool fits_fp8_rows(std::span<const model::Param> params) {
   });
 }
 
-// What all ranks together have of a list, each matrix in the shapes that it has there.
+// Parameters of all ranks together, each matrix in the rank's shape.
 std::vector<model::Param> on_all_ranks(const std::vector<model::Param>& list, int ranks) {
   std::vector<model::Param> all;
   for (int rank = 0; rank < ranks; ++rank) model::append(all, model::shard(list, rank, ranks));
   return all;
 }
 
-// Why matrices of these shapes cannot be stored as kFp8Rows on the device, for the option that asks for it.
+// Says why the device cannot store these shapes as kFp8Rows, for the option that asks for it.
 Status check_fp8_rows(const std::string& option, const DeviceChoice& device, std::span<const model::Param> params,
                       const std::string& instead) {
   if (!ops::linear_takes_fp8(device.kind, device.gpu)) {
@@ -162,7 +162,7 @@ Status check_fp8_rows(const std::string& option, const DeviceChoice& device, std
       std::to_string(ops::kQuantisedColumns) + ", and outputs that are multiples of 4: use " + instead + ".");
 }
 
-// What the target's matrices are stored as; `plain` is what its checkpoint and --dtype make of them.
+// The format that stores the target's matrices; `plain` is the checkpoint's under --dtype.
 Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedModels& models,
                                          const ops::WeightFormat& plain) {
   const bool cpu = models.device.kind == DeviceKind::kCpu;
@@ -182,7 +182,7 @@ Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedM
   return ops::kFp8Rows;
 }
 
-// The same of the drafter's.
+// The same for the drafter.
 Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const ResolvedModels& models,
                                         const model::Numerics& plain) {
   const bool cpu = models.device.kind == DeviceKind::kCpu;
@@ -220,7 +220,7 @@ void warn_of_widened(ResolvedModels& models) {
       }
     }
   };
-  // Where a rank's rows begin decides, too.
+  // The ranks' first rows matter, too.
   for (int rank = 0; rank < models.ranks; ++rank) {
     warn("The target's weights in ", target_params(models, rank), *models.target_checkpoint, models.target_numerics);
     if (!models.draft_checkpoint) continue;
@@ -237,7 +237,7 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
   models.draft_numerics = models.target_numerics;
   if (models.draft_checkpoint) {
-    // The drafter reads the target's features and shares its pages and head: its arithmetic is the target's.
+    // The drafter reads the target's features and shares its pages and head, so it computes in the target's type.
     const ComputeType type =
         models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
     models.draft_numerics = model::resolve_numerics(type, models.draft_checkpoint->main_dtype());
@@ -273,16 +273,16 @@ Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
                                " are not alike: --tensor-parallel-size needs GPUs of one kind, or ranks would come to "
                                "different tokens.");
   }
-  if (models.nodes > 1) {  // before anything is read: whether there is what they sum over
+  if (models.nodes > 1) {  // checked before any file is read: the library that adds across nodes
     VOLLEY_ASSIGN([[maybe_unused]] const std::string nccl, comm::nccl_version());
     return {};
   }
-  // Whether they reach one another.
+  // Checks that the ranks' GPUs reach one another.
   VOLLEY_ASSIGN([[maybe_unused]] const auto group, comm::make_group(device.kind, models.ranks, device.ordinal));
   return {};
 }
 
-// Each GPU has experts of every layer.
+// Each GPU needs experts of every layer.
 Status check_experts_of_gpus(const model::Decoder& target, const EngineOptions& options) {
   for (const model::Layer& layer : target.layers) {
     const std::optional<ops::RouterRule> router = layer.ffn_facts().router;
@@ -321,7 +321,7 @@ Status check_ranks(const ResolvedModels& models) {
 Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
   VOLLEY_ASSIGN(const ops::AttentionBackend target, ops::parse_attention_backend(options.attention_backend));
   VOLLEY_ASSIGN(const ops::AttentionBackend draft, ops::parse_attention_backend(options.draft_attention_backend));
-  // One backend for all layers of a model: their heads have one size so far.
+  // All layers of a model share one backend, because so far their heads have one size.
   const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) {
     const std::optional<model::KvFacts> kv = spec.first_kv();
     VOLLEY_CHECK(kv.has_value());
@@ -368,7 +368,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica,
   if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
   models.warnings.insert(models.warnings.end(), models.target.warnings.begin(), models.target.warnings.end());
-  // Whoever sets other defaults need not mind a file that is wrong.
+  // A user who sets other defaults need not care about a wrong file.
   if (auto sampling = families::read_default_sampling(options.model_dir, {}); sampling.ok()) {
     models.default_sampling = *sampling;
   } else {

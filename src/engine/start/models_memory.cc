@@ -38,7 +38,7 @@ model::WeightBytes weight_bytes(const ResolvedModels& models, int rank) {
   return bytes;
 }
 
-// The target's layers, then the drafter's: of a rank. A cache of codes has the scales of their files.
+// A rank's KV shapes: the target's layers, then the drafter's. A cache of codes takes its scales from their files.
 Result<std::vector<model::KvShape>> kv_shapes(const ResolvedModels& models) {
   std::vector<model::KvShape> all;
   const auto add = [&](const model::Decoder& spec, const weights::Checkpoint* checkpoint,
@@ -58,8 +58,8 @@ Result<std::vector<model::KvShape>> kv_shapes(const ResolvedModels& models) {
   return all;
 }
 
-// Replicas in one process share the target's weights where a replica has them in one piece; everything else is each
-// one's, from an equal part of what those leave.
+// Replicas in one process share the target's weights if a replica has them in one piece. Each gets an equal part of the
+// rest of the memory.
 void share_memory(const EngineOptions& options, ResolvedModels& models) {
   if (options.data_parallel_size == 1 || models.device.kind != DeviceKind::kCpu) return;
   if (models.ranks == 1 && !options.restart_on_device_error) {
@@ -74,7 +74,7 @@ void share_memory(const EngineOptions& options, ResolvedModels& models) {
   models.device.available_bytes = static_cast<int64_t>(static_cast<double>(each) / fraction);
 }
 
-// Recurrent layers keep a state for every slot, whatever it runs. The plan may have fewer slots yet.
+// Recurrent layers keep a state for every slot, used or not. The plan may lower the slots further.
 void limit_slots(const EngineOptions& options, ResolvedModels& models) {
   if (options.max_num_seqs > 0) return;
   model::KvLayout one;
@@ -88,14 +88,14 @@ void limit_slots(const EngineOptions& options, ResolvedModels& models) {
   if (options.max_num_batched_tokens == 0) models.max_num_batched_tokens = default_rows(models);
 }
 
-// The weights of each rank, and of all that share a memory.
+// Weighs each rank, and all that share a memory.
 void weigh(ResolvedModels& models) {
   for (int rank = 0; rank < models.ranks; ++rank) models.rank_weights.push_back(weight_bytes(models, rank));
   if (models.ranks_sharing_memory() == models.local_ranks()) {
     for (int rank = 0; rank < models.local_ranks(); ++rank) {
       models.weights.add(models.rank_weights[static_cast<size_t>(models.first_rank() + rank)]);
     }
-  } else {  // a GPU each, of which all get the plan of the one that has most
+  } else {  // one GPU each; the plan is that of the rank with the most
     models.weights = *std::ranges::max_element(models.rank_weights, {}, &model::WeightBytes::total);
   }
 }
@@ -106,12 +106,12 @@ Status lay_out_kv(const EngineOptions& options, ResolvedModels& models) {
   model::add_states(target_of_rank(models, 0), models.max_num_seqs, models.block_size - 1,
                     models.target_numerics.activation, models.kv);
   const int32_t asked = options.state_snapshot_tokens > 0 ? options.state_snapshot_tokens : models.prefill_chunk;
-  const int32_t distance = std::min(asked, models.max_model_len);  // further apart there are none
+  const int32_t distance = std::min(asked, models.max_model_len);  // a larger distance would make no snapshots
   models.snapshot_tokens = static_cast<int32_t>(round_up(distance, models.page_size));
   return {};
 }
 
-// Measures a step; all else is known.
+// Measures a step; the other inputs are known.
 Result<MemoryPlanInput> plan_input(const EngineOptions& options, ResolvedModels& models) {
   const int sharing = models.ranks_sharing_memory();
   const sched::SchedulerConfig scheduler = models.scheduler();

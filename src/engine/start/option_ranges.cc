@@ -10,13 +10,13 @@
 namespace volley::engine {
 namespace {
 
-// Bounds that no real machine reaches, and that keep products of options within their types.
+// No real machine reaches these bounds. They keep products of options within their types.
 constexpr int32_t kMaxSlots = 65'536;
 constexpr int32_t kMaxRows = 1 << 20;
-// The most rows of a pass on a GPU: plain products have a block for four, and a grid is at most 65,535 high.
+// Plain products have a block for four rows, and a grid is at most 65,535 high.
 constexpr int32_t kMaxGpuRows = 4 * 65'535;
 
-// Whether what is asked for lies in the option's range; a default may stand outside.
+// Whether a given value lies in the option's range; the default may lie outside.
 template <typename T>
 Status check_range(const EngineOption<T>& option, const EngineOptions& options) {
   if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {

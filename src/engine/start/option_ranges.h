@@ -1,4 +1,4 @@
-// What numbers among the options may be. One sentence for each that may not, kInvalidArgument. Threads: any.
+// Checks the ranges of numeric options. Each fault has its sentence, kInvalidArgument. Threads: any.
 #pragma once
 
 #include <volley/engine.h>
@@ -7,11 +7,10 @@
 
 namespace volley::engine {
 
-// The most rows of a pass.
 int32_t most_rows(DeviceKind device);
 
 Status check_ranges(const EngineOptions& options);
-// Rows of a pass, where their number follows from several options.
+// Checks the rows of a pass where they follow from several options.
 Status check_rows(const ResolvedModels& models);
 
 }  // namespace volley::engine

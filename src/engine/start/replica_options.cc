@@ -21,7 +21,7 @@ Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options)
   std::vector<EngineOptions> replicas = {options};
   const int count = options.data_parallel_size;
   if (count <= 1 || count > kMaxReplicas || options.tensor_parallel_size > kMaxRanks) {
-    return replicas;  // resolve_models() has a sentence for what is out of range
+    return replicas;  // resolve_models() reports what is out of range
   }
   replicas.resize(static_cast<size_t>(count), options);
   if (gpus_wait_for_one_another(options)) load_gpu_code_early();
@@ -57,7 +57,7 @@ std::optional<std::string> bound_to_few_cores(const EngineOptions& options, Devi
          " cores. If whoever started it has bound it: Open MPI takes --bind-to none, Slurm --cpus-per-task.";
 }
 
-// The affinity alone: a quota of a cgroup is somebody's choice.
+// Looks at the affinity alone: a cgroup's quota is deliberate.
 std::optional<std::string> bound_to_few_cores(const EngineOptions& options, DeviceKind device) {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -1,5 +1,5 @@
-// The target's weights where several replicas compute from the same memory: the first that asks loads them, and they
-// stay while somebody has them. Threads: any.
+// The target's weights, shared by replicas of one memory. The first that asks loads them; they stay while a replica
+// holds them. Threads: any.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class SharedTarget {
  public:
   using Target = std::shared_ptr<const model::Network>;
 
-  // load: Result<std::unique_ptr<model::Network>>(), of the same models for everybody.
+  // load: Result<std::unique_ptr<model::Network>>(), of the same models for all callers.
   template <typename Load>
   Result<Target> get(const Load& load) {
     const std::lock_guard lock(mutex_);

@@ -1,12 +1,11 @@
-// What an exception says that leaves the start of an engine, or of a process that computes for one.
+// Turns an exception of an engine's start, or of a process that computes for one, into an Error.
 #pragma once
 
 #include <volley/result.h>
 
 namespace volley::engine {
 
-// Describes the exception that is being handled, and throws one on that it does not know. REQUIRES: called in a
-// handler.
+// Describes the exception in flight, and rethrows one that it does not know. REQUIRES: called in a handler.
 Error start_error();
 
 }  // namespace volley::engine

@@ -1,4 +1,4 @@
-// What Engine::create refuses, and that it says what to do. Nothing here reads a weight.
+// Checks Engine::create's refusals, and that they say what to do. No weight is read.
 #include <gtest/gtest.h>
 #include <unistd.h>
 #include <volley/engine.h>
@@ -43,7 +43,7 @@ class Startup : public ::testing::Test {
     std::ofstream(root_ / file) << content;
   }
 
-  // The message of the error, or "" when the engine could be made.
+  // The error's message, or "" if the engine could be made.
   std::string refusal(ErrorCode code) {
     const auto engine = Engine::create(options_);
     if (engine.ok()) return "";
@@ -61,7 +61,7 @@ TEST_F(Startup, ThePairAsItIsStarts) {
   EXPECT_EQ(refusal(ErrorCode::kInternal), "");
 }
 
-// Who sets defaults of sampling need not mind the model's own; everybody else is told.
+// A user who sets sampling defaults need not care about a wrong file; all others are told.
 TEST_F(Startup, DefaultsOfSamplingThatAreWrongAreLeftOut) {
   std::ofstream(root_ / "target/generation_config.json")
       << R"({"eos_token_id": [2, 0], "temperature": -1, "top_k": 9})";
@@ -106,7 +106,7 @@ TEST_F(Startup, ConfigurationsThatDoNotFit) {
 TEST_F(Startup, BlockSizes) {
   options_.block_size = 1;
   EXPECT_MENTIONS(refusal(ErrorCode::kInvalidArgument), "2");
-  options_.block_size = 24;  // above what it was trained for: a warning
+  options_.block_size = 24;  // more than it was trained for gives a warning
   const auto engine = Engine::create(options_);
   ASSERT_TRUE(engine.ok());
   ASSERT_EQ((*engine)->info().warnings.size(), 1u);
@@ -120,7 +120,7 @@ TEST_F(Startup, SpeculationWithoutADrafter) {
   EXPECT_EQ(refusal(ErrorCode::kInternal), "");
 }
 
-// The drafter follows the target, unless it is asked for otherwise.
+// The drafter follows the target by default.
 TEST_F(Startup, QuantisedModelsOnTheCpu) {
   using Draft = DraftQuantization;
   options_.device = "cpu";
@@ -176,7 +176,7 @@ TEST_F(Startup, OptionsOutOfRange) {
   options_ = good;
 }
 
-// Who has a GPU and a program for it must learn why it computes on the CPU. A program without CUDA has nothing to say.
+// With a GPU and a CUDA program, a user must learn why the CPU computes. A program without CUDA explains nothing.
 TEST(AutomaticDevice, SaysWhyItIsNotTheGpu) {
   const auto no_driver = engine::automatic_device(Error{ErrorCode::kUnavailable, "No GPU can be used."}, 1000);
   EXPECT_EQ(no_driver.kind, DeviceKind::kCpu);
@@ -192,7 +192,7 @@ TEST(AutomaticDevice, SaysWhyItIsNotTheGpu) {
   EXPECT_EQ(gpu.warning, "");
 }
 
-// In a program with CUDA or without, on a machine with a GPU or without.
+// This holds with and without CUDA, and with and without a GPU.
 TEST_F(Startup, AGpuThatIsNotThere) {
   options_.device = "cuda:99";
   const auto engine = Engine::create(options_);
@@ -227,7 +227,7 @@ TEST_F(Startup, FewerThreadsThanRanksAreSaid) {
   EXPECT_FALSE(engine::too_few_threads(options_, DeviceKind::kCuda)) << "a GPU each";
 }
 
-// A process that computes for an engine has the memory that the engine planned with, whatever others take meanwhile.
+// A process that computes for an engine plans with the engine's memory, whatever others take meanwhile.
 TEST_F(Startup, APlanCanBeMadeOfTheMemoryThatAnotherProcessHad) {
   const auto plan = [&](int64_t bytes) { return engine::resolve_models(options_, 0, bytes); };
   const int64_t weights = engine::resolve_models(options_)->weights.total();
@@ -236,7 +236,7 @@ TEST_F(Startup, APlanCanBeMadeOfTheMemoryThatAnotherProcessHad) {
   EXPECT_FALSE(plan(weights).ok());
 }
 
-// Attention's output is in the cache's type then, and meets a matrix in float32.
+// Attention's output then has the cache's type, and meets a matrix in float32.
 TEST_F(Startup, ABfloat16CacheWithFloat32Weights) {
   options_.model_dir = "tests/data/targets/narrow_fp32";
   options_.speculation = Speculation::kOff;
@@ -316,7 +316,7 @@ TEST_F(Startup, MissingFolderFileOrTensor) {
   EXPECT_MENTIONS(refusal(ErrorCode::kNotFound), "model.safetensors");
 }
 
-// Such a drafter would run, and nothing that it drafts would be accepted.
+// Such a drafter would run, and no draft would be accepted.
 TEST_F(Startup, DrafterWeightsThatAreNoNumbers) {
   std::fstream file(root_ / "draft/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(-2, std::ios::end);
@@ -325,7 +325,7 @@ TEST_F(Startup, DrafterWeightsThatAreNoNumbers) {
   EXPECT_MENTIONS(refusal(ErrorCode::kDataLoss), "NaN");
 }
 
-// What the process is refused while it loads, wherever that is.
+// The system refuses a thread at each place of the loading.
 TEST_F(Startup, WithoutThreadsThereIsAnError) {
   const auto meanwhile = [&](const std::function<void()>& refuse) {
     const auto engine = Engine::create(options_, [&](std::string_view, double) { refuse(); });

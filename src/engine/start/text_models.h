@@ -1,5 +1,5 @@
-// Tokenizer and chat template of a model, also of one that has none: token ids need none, and with dummy weights a
-// folder may hold nothing but config.json.
+// Loads a model's tokenizer and chat template, or stand-ins: token ids need none, and with dummy weights a folder may
+// hold only config.json.
 #pragma once
 
 #include <string>
@@ -15,13 +15,12 @@ struct TextModels {
   std::shared_ptr<const text::ChatTemplate> chat_template;
 };
 
-// The tokenizer and template of `dir`. With `skip`, or with `optional` and a folder without tokenizer.json, they decode
-// to nothing and answer everything else with an error that says to use token ids.
+// Loads the tokenizer and template of `dir`. With `skip`, or with `optional` and no tokenizer.json, returns stand-ins
+// that decode to nothing and answer all else with an error that says to use token ids.
 Result<TextModels> load_text(const std::string& dir, bool skip, bool optional);
 
-// Adds the tokenizer's end token to target.eos_ids where it counts. Returned are sentences for people: of a token that
-// the model cannot make, and of a model that nothing ends. tokenizer: one without a vocabulary knows no tokens, and
-// nothing is said of them.
+// Adds the tokenizer's end token to target.eos_ids where it counts. Returns sentences about an end token that the model
+// cannot produce, and about a model without any. A tokenizer without a vocabulary gives none.
 std::vector<std::string> add_end_token(const text::Tokenizer& tokenizer, families::TargetConfig& target);
 
 }  // namespace volley::engine

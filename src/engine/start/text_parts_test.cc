@@ -1,4 +1,4 @@
-// Texts that consist of parts between control tokens: where those stood, and where stop strings count.
+// Texts of parts between control tokens: the places of the marks, and where stop strings count.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ struct Read {
   std::optional<Finish> finish;
 };
 
-// '#' and '!' are marks; stop strings count behind '!'. So many tokens a step.
+// '#' and '!' are marks, and stop strings count behind '!'. Each step brings `step` tokens.
 Read run(const std::string& written, size_t step, std::vector<std::string> stop, bool at_start = false,
          std::vector<std::string>* befores = nullptr, int32_t min_tokens = 0) {
   Read read;
@@ -91,7 +91,7 @@ TEST(TextParts, StopStringsCountWhereTheyAreSaidTo) {
   }
 }
 
-// What might become a stop string is text once a mark follows, and a match does not reach over one.
+// Text that may become a stop string is given out once a mark follows, and no match crosses a mark.
 TEST(TextParts, StopStringsDoNotReachOverMarks) {
   for (size_t step = 1; step < 12; ++step) {
     const Read read = run("!ax!yx#y", step, {"xy"});
@@ -108,14 +108,14 @@ TEST(TextParts, CharactersDoNotReachOverMarks) {
   }
 }
 
-// The text alone keeps its first kilobyte for the question.
+// Only the first kilobyte of a part is kept for the question.
 TEST(TextParts, OnlyTheBeginningOfAPartIsKept) {
   std::vector<std::string> befores;
   run(std::string(5000, 'a') + "#", 7, {}, false, &befores);
   EXPECT_THAT(befores, ElementsAre(std::string(1024, 'a')));
 }
 
-// As SentencePiece's decoders: the first space of a text is stripped.
+// Strips the first space of a text, as SentencePiece's decoders do.
 class Stripping final : public text::Tokenizer {
  public:
   Result<std::vector<TokenId>> encode_within(std::string_view, bool, const EncodeLimits&) const override {

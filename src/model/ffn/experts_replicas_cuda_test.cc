@@ -88,7 +88,7 @@ class Runner {
     }
   }
 
-  // What the layer adds to rows of 0.
+  // Runs the layer on rows of 0, and returns its addition.
   std::vector<float> run(const std::vector<float>& h) {
     const auto rows = std::ssize(h) / kind_.hidden;
     auto* const in = static_cast<char*>(host_.data());

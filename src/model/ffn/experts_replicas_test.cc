@@ -57,7 +57,7 @@ class Runner {
     if (exchange != nullptr) VOLLEY_CHECK(exchange->prepare(*device_).ok());
   }
 
-  // What the layer adds to rows of 0. h: [rows, hidden].
+  // Runs the layer on rows of 0, and returns its addition. h: [rows, hidden].
   std::vector<float> run(const std::vector<float>& h) {
     const auto rows = static_cast<int32_t>(std::ssize(h) / kReplicasHidden);
     std::vector<float> in = h, x(h.size());

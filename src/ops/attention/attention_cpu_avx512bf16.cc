@@ -54,7 +54,7 @@ struct ScoreTile {
   const uint32_t* const* q;         // [R] rows of head_dim / 2 pairs
   const std::byte* const* k_tiles;  // [J]
   int pairs;
-  float* scores;  // of row 0 and the first of the tiles
+  float* scores;  // scores of row 0 and the first tile
   int stride;     // floats from a row's scores to the next row's
 };
 
@@ -84,13 +84,13 @@ void multiply_k(const ScoreTile& tile) {
 }
 
 struct ValueTile {
-  const float* p;  // of row 0: probabilities, one 32-bit word for two positions, at the start of each row's scores
+  const float* p;  // row 0's probabilities, one 32-bit word for two positions, at the start of each row's scores
   int stride;      // floats from a row's probabilities to the next row's
   const std::byte* const* v_tiles;
   int tile_begin, tile_end;
   int head_dim;
   int first;   // element of the head
-  float* out;  // of row 0, element `first`
+  float* out;  // row 0's output, from element `first` on
   int out_stride;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kMaxHeadDim = 256;
-constexpr int kMaxRowBlocks = 64;  // of a segment
+constexpr int kMaxRowBlocks = 64;  // row blocks of a segment
 
 struct PlainArgs {
   const void* q;
@@ -71,7 +71,7 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
       float dots[16] = {};  // d is a multiple; a single sum of 256 products would err too much
       for (int i = 0; i < d; i += 16) {
 #pragma unroll
-        for (int half = 0; half < 16; half += 8) {  // of values that any layout keeps contiguous
+        for (int half = 0; half < 16; half += 8) {  // halves of 8 values, which any layout keeps contiguous
           const std::byte* k = block + kv_element_bytes(kv, kv_head, false, position % kv.page_size, i + half);
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
@@ -110,7 +110,7 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
 #pragma unroll
     for (int j = 0; j < kMaxHeadDim / 32; ++j) outputs[j] = fmaf(outputs[j], factor, added[j]);
   }
-  float factor = 1.0f;  // of the outputs
+  float factor = 1.0f;  // factor of the outputs
   if (args.sinks != nullptr) {
     const float merged = fmaxf(maximum, args.sinks[head]);
     factor = expf(maximum - merged);

@@ -43,7 +43,7 @@ struct alignas(16) WorkItem {
   int32_t written;                      // K and V of positions before this one are older than the pass
   int16_t shift;                        // exponent of the chunks' length
   bool mixed;                           // only the rows with chunks of this length: the others have items of their own
-  bool folded;                          // its chunks are merged into one partial result, or into the result
+  bool folded;                          // the item merges its chunks into one partial result, or into the final one
   int32_t partial;                      // index in the tile of its first partial result; -1: it is the whole tile
   int32_t split;                        // index among the split tiles; -1: the item is the whole tile
   int16_t part, shares;                 // which of the tile's items; the first `shares` have a share of its merging

@@ -71,7 +71,7 @@ using MergeSteps = float4[kMaxChunks][17];
 template <typename Shape>
 struct TileMerger {
   static constexpr int kWarps = Shape::kComputeThreads / 32;
-  static constexpr int kRowsEach = 16 / kWarps;  // of a unit, a warp
+  static constexpr int kRowsEach = 16 / kWarps;  // rows of a unit for each warp
   static constexpr int kTogether = 2;            // units of a warp
   static constexpr int kRoom = sizeof(Shape::Shared::slots) / (32 * sizeof(float4));
   static_assert(sizeof(MergeSteps) <= sizeof(Shape::Shared::merged) && kRoom > kMaxChunks);

@@ -16,7 +16,7 @@ int64_t split_blocks(int threads) {
 struct Totals {
   int64_t query_rows = 0;  // over all heads
   int64_t macs = 0;
-  int32_t max_chunks = 0;  // of a row
+  int32_t max_chunks = 0;  // most chunks of a row
 };
 
 Totals add_up(const AttentionCall& call) {

@@ -33,7 +33,7 @@ struct PortableShape {
   static constexpr int kCopyBytes = kCodes ? kTileBytes / 2 : kTileBytes;
   static constexpr int kCopyGroupBytes = kCodes ? kGroupBytes / 2 : kGroupBytes;
   static constexpr int kCopyPieces = kCopyBytes / 16 / kThreads;
-  static constexpr int kScoreSteps = kHeadDim / 16;        // of 16 elements
+  static constexpr int kScoreSteps = kHeadDim / 16;        // steps of 16 elements
   static constexpr int kOutputs = kHeadDim / kHalves / 8;  // matrices of 8 outputs, a warp
 };
 
@@ -107,7 +107,7 @@ struct TilesBlock {
   __device__ void copy_tile(uint32_t to, const TileLoad& load, int64_t extra) const {
 #pragma unroll
     for (int i = 0; i < Shape::kCopyPieces; ++i) {
-      constexpr int kRowPieces = Shape::kCodes ? 4 : 8;  // of a position, in a block of 64 elements
+      constexpr int kRowPieces = Shape::kCodes ? 4 : 8;  // pieces of a position in a block of 64 elements
       const int piece = i * Shape::kThreads + threadIdx.x;
       const int group = piece / (Shape::kCopyGroupBytes / 16), in_group = piece % (Shape::kCopyGroupBytes / 16);
       const int64_t offset = __shfl_sync(0xffffffff, load.offset, group) + extra;

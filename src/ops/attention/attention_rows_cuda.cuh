@@ -35,11 +35,11 @@ struct TilesArgs {
   Divisor page_size;
   bool shared_by_tiles;  // several tiles of rows may read the same K and V
   const uint8_t* kv;
-  int64_t page_stride, head_bytes;  // head_bytes: of K of a head in a page
+  int64_t page_stride, head_bytes;  // head_bytes: K of a head in a page
   WorkCounts* counts;
   const WorkItem* items;
   int max_items;
-  TileProgress* progress;  // of WorkLists
+  TileProgress* progress;  // WorkLists' progress
   float* partials;
   int64_t max_units;
 };
@@ -54,8 +54,8 @@ struct RowRanges {
 // A lane's share of 16 query rows: rows lane / 4 and lane / 4 + 8.
 template <typename Shape>
 struct RowState {
-  float outputs[Shape::kOutputs][4];                           // of the chunk, not divided by the sum
-  float maximum[2], sum[2], merged_maximum[2], merged_sum[2];  // sum: of this lane's columns
+  float outputs[Shape::kOutputs][4];                           // the chunk's outputs, not divided by the sum
+  float maximum[2], sum[2], merged_maximum[2], merged_sum[2];  // sum: over this lane's columns
   RowRanges visible;
 
   __device__ void clear_chunk() {

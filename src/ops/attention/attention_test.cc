@@ -37,7 +37,7 @@ TEST_P(AttentionShapes, MatchesTheOracleOverSeveralChunks) {
     AttentionWorld world(device, shape(head_dim, 4, 1, 32), {2600, 1500});
     std::vector<Row> rows = causal(0, 2590, 10);
     rows.push_back({1, 0, 512, 1});     // ends with a chunk
-    rows.push_back({1, 500, 1025, 2});  // of some chunks only the edge
+    rows.push_back({1, 500, 1025, 2});  // some chunks have only their edge in it
     rows.push_back({1, 1024, 1500, 3});
     EXPECT_LE(worst_error(world, rows), 1.0) << head_dim;
   }

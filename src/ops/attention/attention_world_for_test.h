@@ -111,11 +111,11 @@ class AttentionWorld {
   // CUDA: how run() uses the GPU, none of which may change a result.
   struct Launch {
     int multiprocessors = 0;  // AttentionRows
-    int blocks = 0;           // of the grid, unless 0, instead of the plan's
+    int blocks = 0;           // blocks of the grid, unless 0, instead of the plan's
     int calls = 1;            // one after the other
   };
   void set_launch(const Launch& launch) { launch_ = launch; }
-  int last_blocks() const { return blocks_; }  // of the last run()'s grid, as planned
+  int last_blocks() const { return blocks_; }  // planned blocks of the last run()'s grid
   int last_items() const { return items_; }    // that its plan has on a GPU; of a run() without `replay`
 
   int longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }

@@ -13,7 +13,7 @@ struct BlockConvShape {
   int32_t taps = 0;   // 0: there is none
   int32_t group = 0;  // neighbouring channels that share what a row adds to their kernels
 
-  // What a row makes for both sides, of so many channels.
+  // Coefficients that a row makes for both sides of this many channels.
   int64_t coefficients(int64_t channels) const { return 2 * taps * (channels / group); }
 };
 

@@ -8,8 +8,8 @@ namespace volley::ops {
 
 struct BlockConvArgs {
   BlockConvShape shape;
-  const float* base = nullptr;          // of the side: [taps, channels]
-  const float* coefficients = nullptr;  // of the first row's side: [taps, channels / group]
+  const float* base = nullptr;          // the side's base: [taps, channels]
+  const float* coefficients = nullptr;  // the first row's coefficients of the side: [taps, channels / group]
   int64_t stride = 0;                   // from one row's coefficients to the next one's
   int32_t block_rows = 0;
   const float* x = nullptr;

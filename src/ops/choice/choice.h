@@ -121,7 +121,7 @@ void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> se
 // The same in two parts, for a product that can avoid writing logits: plan_choices() comes before the product and lists
 // the rows of logits that are needed whole; for the others, choose() reads a summary.
 struct ChoiceTask {
-  int64_t rows = 0;  // of logits
+  int64_t rows = 0;  // rows of logits
   std::span<const ChoiceSegment> segments;
   const SamplerState* state = nullptr;
   ChoiceOutput out;

@@ -17,7 +17,7 @@ struct PlainRow {
 
 // One block's results for its slice of a row.
 struct Finding {
-  Key best;      // of the scores
+  Key best;      // best of the scores
   float most;    // the highest logit
   int32_t bad;   // NaN or +inf among them
   float weight;  // sum of exp((logit - most) / temperature), if probabilities are requested
@@ -41,7 +41,7 @@ struct PlanArgs {
 
 constexpr int kPlanThreads = 512;
 
-// Whether any step changes the logits before temperature; index: of the token to choose.
+// Whether any step changes the logits before temperature. index: that of the token to choose.
 __device__ bool adjusts(const DeviceSlot& slot, const ChoiceSegment& segment, int32_t index) {
   return slot.penalised != 0 || slot.bias_count > 0 || segment.mask != nullptr ||
          (slot.end_count > 0 && index - slot.prompt_length < slot.min_tokens);
@@ -107,7 +107,7 @@ struct PlainArgs {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kGroups = 8;  // of four tokens, a thread
+constexpr int kGroups = 8;  // groups of four tokens for each thread
 constexpr int32_t kSlice = kThreads * kGroups * 4;
 
 __device__ float4 load_group(const float* logits, int32_t id, int32_t vocab) {

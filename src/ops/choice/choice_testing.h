@@ -233,7 +233,7 @@ class ChoiceTest : public ::testing::Test {
 // in two parts, with summaries of the rows that the plan does not want whole.
 class Chooser {
  public:
-  // threads: of a CPU.
+  // threads: the CPU's.
   explicit Chooser(int threads) : Chooser(tested_device(threads), threads) {}
   Chooser(std::unique_ptr<Device> device, int threads) : threads_(threads), device_(std::move(device)) {}
 

@@ -11,14 +11,14 @@ namespace {
 
 // The result of a row's choice.
 struct Choice {
-  Key key;  // of its z
+  Key key;  // key of its z
   float probability;
 };
 
 template <bool kInShared>
 class RowChooser {
  public:
-  // values: of this block, unless they lie in shared memory.
+  // values: this block's, unless they lie in shared memory.
   __device__ RowChooser(const ChooseRowsArgs& args, float* values) : args_(args), in_global_(values), search_(team_) {
     team_.init();
   }
@@ -245,7 +245,7 @@ class RowChooser {
     return best;
   }
 
-  // Log-softmax of the raw logits, which replace the values.
+  // Writes the log-softmax of the raw logits, which it puts in the place of the values.
   __device__ __noinline__ void write_logprobs(const RowTask& task, TokenId chosen, RowLogprobs& out) {
     const int32_t wanted = task.slot->logprobs;
     const Key lowest = key_of(-INFINITY, 0) + 1;  // the first above every token at -inf

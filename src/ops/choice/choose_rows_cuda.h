@@ -22,7 +22,7 @@ struct ChooseRowsArgs {
   const int32_t* item_count = nullptr;
   ChoiceOutput out;
   int32_t part = 0;         // tokens of a block, a multiple of 4
-  float* values = nullptr;  // of all blocks, unless they are in shared memory
+  float* values = nullptr;  // values of all blocks, unless they lie in shared memory
 };
 
 // max_items: bound of *item_count.

@@ -87,8 +87,8 @@ class FilterSearch {
   }
 
   Team& team_;
-  uint32_t turn_ = 0;       // of sums and counts
-  uint32_t list_turn_ = 0;  // of listed
+  uint32_t turn_ = 0;       // turn of sums and counts
+  uint32_t list_turn_ = 0;  // turn of the list
 };
 
 template <bool kInShared>

@@ -14,7 +14,7 @@ namespace volley::ops::choice {
 
 class Team {
  public:
-  static constexpr int kThreads = 512;  // of a block
+  static constexpr int kThreads = 512;  // threads of a block
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kMaxBlocks = 8;  // the largest cluster that every sm_90 GPU runs
 
@@ -93,7 +93,7 @@ class Team {
  private:
   struct Shared {
     Number warps[2][kWarps];
-    Number block_warps[kWarps];  // of highest_of_block()
+    Number block_warps[kWarps];  // for highest_of_block()
     Number blocks[2][kMaxBlocks];
     uint64_t arrived[2];  // transaction barriers
   };
@@ -164,7 +164,7 @@ class Team {
   }
 
   uint32_t turn_ = 0;
-  uint32_t phase_ = 0;  // of the barriers
+  uint32_t phase_ = 0;  // phase of the barriers
 };
 
 }  // namespace volley::ops::choice

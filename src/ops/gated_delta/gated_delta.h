@@ -32,12 +32,12 @@ namespace volley::ops {
 
 struct DeltaShape {
   int32_t k_heads = 0, v_heads = 0;  // k_heads divides v_heads
-  int32_t k_dim = 0, v_dim = 0;      // of a head: multiples of 16, at most 256
-  int32_t taps = 0;                  // of the convolution: 1 to 8
+  int32_t k_dim = 0, v_dim = 0;      // widths of a head: multiples of 16, at most 256
+  int32_t taps = 0;                  // taps of the convolution: 1 to 8
 
   int64_t k_width() const { return int64_t{k_heads} * k_dim; }
   int64_t v_width() const { return int64_t{v_heads} * v_dim; }
-  int64_t channels() const { return 2 * k_width() + v_width(); }  // of the convolution: q, k and v
+  int64_t channels() const { return 2 * k_width() + v_width(); }  // channels of the convolution: q, k and v
 };
 
 // kUnimplemented or kInvalidArgument for a shape that there are no kernels for, naming the number.
@@ -46,10 +46,10 @@ Status check_delta_shape(const DeltaShape& shape);
 // The memory that one layer keeps for sequences: one piece a slot, owned by the caller, and zeroed before its first
 // use. It may be copied as bytes between calls.
 struct DeltaState {
-  std::byte* base = nullptr;  // of slot 0, aligned to 64 bytes
+  std::byte* base = nullptr;  // slot 0's memory, aligned to 64 bytes
   int32_t slots = 0;
   int32_t tape_rows = 0;       // at least the drafted rows that a segment can have; may be 0
-  DType dtype = DType::kBF16;  // of the kept projected rows: kBF16 or kF32
+  DType dtype = DType::kBF16;  // type of the kept projected rows: kBF16 or kF32
 };
 // Bytes of one slot.
 int64_t delta_state_bytes(const DeltaShape& shape, int32_t tape_rows, DType dtype);
@@ -61,7 +61,7 @@ struct GatedDelta {
   TensorView conv;            // [channels() * taps] fp32: the taps of a channel side by side, the row's own last
   TensorView a_log, dt_bias;  // [v_heads] fp32
   TensorView norm;            // [v_dim] fp32
-  float eps = 0;              // of the norm
+  float eps = 0;              // the norm's epsilon
   DeltaState state;
   TensorView out;  // [rows, v_width()], the state's dtype; rows of no segment become 0
 };

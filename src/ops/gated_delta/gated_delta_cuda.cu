@@ -19,7 +19,7 @@ namespace {
 
 using namespace delta;  // NOLINT: what this file is written in
 
-constexpr int kMostThreads = 512;  // of 256 columns; with 128 columns two blocks run on a multiprocessor
+constexpr int kMostThreads = 512;  // for 256 columns; with 128 columns two blocks run on a multiprocessor
 
 // Sums over the eight lanes that share columns: of memory[c] in lane c, and in lane 4 + c of read[c], or of memory[c]
 // again. Lanes 4 apart are added first, then 2, then 1, whichever of the two kernels' loops this is.

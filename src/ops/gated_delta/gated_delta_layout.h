@@ -9,7 +9,7 @@ namespace volley::ops {
 // A slot's progress. On CUDA the blocks of a k head move the slot on by themselves, so each k head has one; the CPU
 // uses the first.
 struct DeltaCursor {
-  int32_t position = 0;  // of the state: rows before it are part of it
+  int32_t position = 0;  // the state's position: rows before it are part of it
   int32_t tape = 0;      // rows on the tape
   int32_t arrived = 0;   // blocks of the k head that are done with what is kept; 0 between calls
   int32_t unused = 0;

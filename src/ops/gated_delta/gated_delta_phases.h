@@ -23,14 +23,14 @@
 namespace volley::ops::delta {
 
 inline constexpr int kLanes = 8;    // threads that share four columns of the state
-inline constexpr int kColumns = 4;  // of a thread
+inline constexpr int kColumns = 4;  // columns of a thread
 inline constexpr int kGroup = 4;    // rows that a thread convolves at once
 inline constexpr int kWarp = 32;
 
 // A call, as its blocks see it.
 struct Call {
   int32_t k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0, taps = 0;
-  int32_t k_width = 0, v_width = 0, channels = 0, row_width = 0;  // of a row: channels and z
+  int32_t k_width = 0, v_width = 0, channels = 0, row_width = 0;  // widths of a row: channels and z
   const void* projected = nullptr;
   const float *gates = nullptr, *conv = nullptr, *a_log = nullptr, *dt_bias = nullptr, *norm = nullptr;
   float eps = 0;
@@ -80,7 +80,7 @@ inline Call call_of(const Rows& rows, const GatedDelta& args) {
 struct Work {
   RowSegment rows;
   int32_t head = 0, k_head = 0;
-  int32_t tile = 0, tiles = 1;  // of the state's columns
+  int32_t tile = 0, tiles = 1;  // tile of the state's columns
   std::byte* slot = nullptr;    // null: the segment has no rows, or is of no slot
   bool fresh = false;           // the segment begins its sequence
   int32_t replayed = 0;         // rows of the tape that go into the state first

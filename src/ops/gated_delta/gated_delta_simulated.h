@@ -127,9 +127,9 @@ class SimulatedCluster {
   const int tiles_;
   const int32_t segment_, head_;
   const int threads_;
-  std::vector<std::vector<float>> memory_;  // of each block
+  std::vector<std::vector<float>> memory_;  // each block's memory
   std::vector<Shared> s_;
-  std::vector<State<kQuads>> states_;  // of the threads of all tiles, in order
+  std::vector<State<kQuads>> states_;  // states of all tiles' threads, in order
   std::vector<Work> work_;
 };
 
@@ -154,7 +154,7 @@ class SimulatedLong {
   }
 
  private:
-  // f(work of a head of a long segment, the first of its staged rows)
+  // Calls f(work of a head of a long segment, the first of its staged rows).
   template <typename F>
   void each(const F& f) {
     int64_t place = 0;

@@ -97,7 +97,7 @@ using DeltaRun = std::function<void(Stream&, const Rows&, const GatedDelta&, Are
 // addresses.
 class World {
  public:
-  static constexpr int kRows = 192, kSegments = 5;  // of a call, at most
+  static constexpr int kRows = 192, kSegments = 5;  // most rows and segments of a call
 
   World(Device& device, const Weights& weights, int slots, int tape_rows, DType dtype, DeltaRun run = gated_delta,
         int most_rows = kRows)

@@ -20,7 +20,7 @@ namespace volley::ops {
 // One matrix [n, k] for each expert, of one shape, packed for its device. Immutable; may be shared by threads.
 struct ExpertWeights {
   int64_t experts = 0;
-  int64_t n = 0, k = 0;  // of one expert; n counts all rows of all parts
+  int64_t n = 0, k = 0;  // sizes of one expert; n counts all rows of all parts
   WeightFormat format;   // kBF16, kF32 or codes in groups
   LinearLayout layout = LinearLayout::kPlain;
   Buffer packed;

@@ -28,7 +28,7 @@ __device__ int64_t panel_index(int64_t row, int64_t k, int64_t columns) {
 struct PackArgs {
   const void* rows;
   DType dtype;
-  int64_t first_row, count;  // of the part
+  int64_t first_row, count;  // rows of the part
   int64_t part_rows, k;
   int part;
   LinearLayout layout;

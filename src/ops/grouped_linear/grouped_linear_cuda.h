@@ -78,7 +78,7 @@ struct ExpertsArgs {
 // The kernels. `processors`: multiprocessors to fill.
 void grouped_tiles_cuda(Stream& stream, const GroupedArgs& args, GroupedTileSize size, int processors);
 void grouped_portable_cuda(Stream& stream, const GroupedArgs& args, int processors);
-// rows: of the pass, which bound those of an expert.
+// rows: those of the pass, which bound an expert's.
 void experts_tiles_cuda(Stream& stream, const ExpertsArgs& args, int64_t rows, int processors);
 
 }  // namespace volley::ops

@@ -23,7 +23,7 @@ float scale_of(Scales scales, float value) {
   return scales == Scales::kBF16 ? to_float(to_bfloat16(value * 0.01f)) : value * 0.01f;
 }
 
-// Experts of codes of all kinds but NaN.
+// Experts with every kind of code but NaN.
 struct Codes {
   WeightFormat format;
   LinearLayout layout;
@@ -46,7 +46,7 @@ struct Codes {
     for (float v : normal_values(experts * n * groups, seed + 1)) scales.push_back(scale_of(kind, v));
   }
   int64_t group_of(int64_t row, int64_t i) const { return row * groups + i / format.group_k; }
-  // row: of all experts'.
+  // row: counted over all experts.
   float value(int64_t row, int64_t i) const {
     return to_float(Float8E4M3{codes[row * k + i]}) * scales[group_of(row, i)];
   }

@@ -7,14 +7,14 @@
 namespace volley::ops {
 
 struct GroupedCodeArgs {
-  GroupedArgs grouped;  // expert_bytes: of codes
+  GroupedArgs grouped;  // its expert_bytes counts codes
   CodeKind codes;
 };
 
 // The arguments of the kernel of both products.
 struct CodeExpertsArgs {
-  ExpertsArgs products;    // expert_bytes: of codes
-  CodeKind gate_up, down;  // of one format; for e4m3, groups may differ
+  ExpertsArgs products;    // its expert_bytes counts codes
+  CodeKind gate_up, down;  // kinds of one format; for e4m3, groups may differ
 };
 
 // As grouped_linear(); the first chooses, and grouped_codes_tiles_cuda() leaves e4m3 to grouped_bytes_tiles_cuda().
@@ -22,7 +22,7 @@ void grouped_codes_cuda(Stream& stream, const ExpertWeights& w, TensorView x, co
                         const GroupedCall& call, const End& end);
 void grouped_codes_tiles_cuda(Stream& stream, const GroupedCodeArgs& args, GroupedTileSize size, int processors);
 void grouped_bytes_tiles_cuda(Stream& stream, const GroupedCodeArgs& args, GroupedTileSize size, int processors);
-// rows: of the pass, which bound those of an expert.
+// rows: those of the pass, which bound an expert's.
 void code_experts_tiles_cuda(Stream& stream, const CodeExpertsArgs& args, int64_t rows, int processors);
 void grouped_codes_portable_cuda(Stream& stream, const GroupedCodeArgs& args, int processors);
 

@@ -84,13 +84,13 @@ void check_part(Device& device, const DividedLayer& layer, int number, DType d, 
                 const LayerOutput& whole, const std::vector<float>& x, const LayerOutput& part) {
   const Rank& rank = layer.ranks[number];
   const int64_t hidden = layer.gate_up.k, inner = layer.down.k, entries = all.entries();
-  const int64_t step = all.rows > 100 ? 37 : 1;  // of what is compared with the oracle
+  const int64_t step = all.rows > 100 ? 37 : 1;  // step between entries compared with the oracle
   const BiasedEnd gate_up_biased(device, layer.gate_up), down_biased(device, layer.down);
   std::vector<RowSum> sums(all.rows * hidden);
   std::vector<bool> touches(all.rows);
   int64_t own = 0;
   for (int64_t entry = 0; entry < entries; ++entry) {
-    const int32_t expert = all.routed.experts[entry];  // of the whole's
+    const int32_t expert = all.routed.experts[entry];  // the whole layer's expert
     const float* own_d = &part.d[entry * hidden];
     if (!rank.has(expert)) {
       for (int64_t i = 0; i < hidden; ++i) ASSERT_TRUE(std::isnan(own_d[i])) << "written, though elsewhere: " << entry;
@@ -281,7 +281,7 @@ DEVICE_TEST(GroupedLinear, CombinesWhatIsHere) {
       routing.routed = world.read();
       const std::vector<int32_t>& entries = routing.routed.entries;
       const std::vector<float> x = rounded(normal_values(rows * top_k * k, 5), kBF16);  // grouped
-      std::vector<float> inner(x.size(), std::nanf(""));                                // of each entry
+      std::vector<float> inner(x.size(), std::nanf(""));                                // inner row of each entry
       for (size_t i = 0; i < entries.size(); ++i) std::copy_n(&x[i * k], k, &inner[entries[i] * k]);
       const std::vector<float> d = decoded(grouped_for_test(device, own, x, kBF16, world.routing(), kF32, kOut), kF32);
       for (int64_t entry = 0; entry < rows * top_k; ++entry) {

@@ -113,7 +113,7 @@ inline std::vector<WeightRows> coded_parts(const ExpertWeights& w, bool as_value
 // One matrix [n, k] for each expert, and what its values are.
 struct Experts {
   int64_t count = 0, n = 0, k = 0;
-  DType dtype = DType::kBF16;  // of rows that are multiplied, if nothing else is said
+  DType dtype = DType::kBF16;  // default type of the multiplied rows
   int64_t first = 0;           // the number of the first among those of a whole
   std::vector<float> values;   // [count][n][k], as they are multiplied
   ExpertWeights packed;

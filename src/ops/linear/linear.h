@@ -41,7 +41,7 @@ struct WeightRows {
   // matrix.
   int64_t row_stride = 0, column_stride = 1;
   std::function<void(int64_t row, float* values)> values = {};         // to be packed as a plain type
-  std::function<void(int64_t row, const CodedRow& coded)> codes = {};  // to be packed unchanged
+  std::function<void(int64_t row, const CodedRow& coded)> codes = {};  // for formats that pack it unchanged
 
   int64_t row_step(int64_t k) const { return row_stride == 0 ? k : row_stride; }
   // Whether they lie row by row without gaps.
@@ -122,10 +122,10 @@ bool multiplies_as_stored(DeviceKind device, const WeightFormat& format);
 double bytes_per_value(const WeightFormat& format);
 
 // Packs `parts` (each [rows, k], stacked) once. kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact. kFp8Rows
-// quantises each row as quantise_rows() does; for k a multiple of 16 and a number of outputs that is a multiple of 4,
-// as kFp8Blocks are. kFp8Weights does so with each group; kInt4Weights takes the scale of a group that leaves the least
-// squared error among some (on CUDA both round scales to bf16). A group with a NaN or an infinity becomes NaN. Parts
-// with codes of their own are packed unchanged. kUnimplemented: the device has no kernels for the format.
+// quantises each row as quantise_rows() does. kFp8Rows and kFp8Blocks need k to be a multiple of 16 and the outputs one
+// of 4. kFp8Weights quantises each group. kInt4Weights takes the scale of a group that leaves the least squared error
+// among some (on CUDA both round scales to bf16). A group with a NaN or an infinity becomes NaN. Parts with codes of
+// their own are packed unchanged. kUnimplemented: the device has no kernels for the format.
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, WeightFormat format,
                                  LinearLayout layout = LinearLayout::kPlain);
 

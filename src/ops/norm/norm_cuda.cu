@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kVectorThreads) rms_norm_vectors_kernel(NormAr
   constexpr int kEach = kChains / kVectorThreads, kHeld = kVectors * kEach;
   cuda::launch_dependents();
   const int vectors = static_cast<int>(args.h / 4);
-  const auto at = [](int j) { return static_cast<int>(threadIdx.x) + j * kVectorThreads; };  // of the chain j % kEach
+  // element j of the chain j % kEach
+  const auto at = [](int j) { return static_cast<int>(threadIdx.x) + j * kVectorThreads; };
   float4 weight[kHeld], x[kHeld];
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {

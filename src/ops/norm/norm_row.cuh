@@ -93,7 +93,8 @@ __device__ void norm_vectors(const NormArgs& args, int64_t row, const float4 (&x
                              const float4 (&weight)[kVectors * kChains / kThreads]) {
   constexpr int kEach = kChains / kThreads, kHeld = kVectors * kEach;
   const int vectors = static_cast<int>(args.h / 4);
-  const auto at = [](int j) { return static_cast<int>(threadIdx.x) + j * kThreads; };  // of the chain j % kEach
+  // element j of the chain j % kEach
+  const auto at = [](int j) { return static_cast<int>(threadIdx.x) + j * kThreads; };
   float chains[kEach] = {};
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {

@@ -145,8 +145,8 @@ class TestCache {
     return q.read<std::byte>();
   }
 
-  // Element i of K or V of a KV head at a position, as the last write left it. `head`: of the first layer, or behind
-  // them of the next, and so on.
+  // Element i of K or V of a KV head at a position, as the last write left it. `head`: the first layer's heads, then
+  // the next layer's, and so on.
   float stored(bool is_v, int slot, int position, int head, int i) const {
     const int64_t next = kv_layer_bytes(kv_.page_size, kv_.kv_heads, kv_.head_dim, kv_.dtype);
     const int64_t page = page_table_[slot * (kMaxPositions / config_.page_size) + position / config_.page_size];

@@ -20,7 +20,7 @@ inline constexpr int kKvTile = 16;
 
 // One layer's part of the pages of a cache group.
 struct KvLayer {
-  std::byte* base = nullptr;  // of page 0 of the group, at this layer's offset
+  std::byte* base = nullptr;  // page 0 of the group, at this layer's offset
   int64_t page_stride = 0;    // bytes from one page to the next
   int32_t page_size = 0;
   int32_t kv_heads = 0;
@@ -59,7 +59,7 @@ struct QkvWrite {
   // them while the kernel that makes qkv still runs: a write lets no later kernel start before all older ones have
   // ended, so everything that the first write of the pass waited for is complete.
   bool rows_ready = false;
-  KvLayer kv;        // of the first layer; the blocks of the others, of the same scales, follow it in the page
+  KvLayer kv;        // the first layer; the others' blocks, of the same scales, follow it in the page
   TensorView q_out;  // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0
 
   int32_t all_heads() const { return heads + layers * 2 * kv.kv_heads; }

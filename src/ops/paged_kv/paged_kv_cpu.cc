@@ -227,7 +227,7 @@ namespace {
 
 HWY_EXPORT(write_unit);
 
-// Elements of one task: half of that is the least that is worth a thread's while (some 2 µs).
+// Elements of one task. Less than half of that (some 2 µs) would not be worth a thread.
 constexpr int64_t kElementsPerTask = 4096;
 constexpr int64_t kTasksPerThread = 4;
 

@@ -13,7 +13,7 @@ namespace volley::ops {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kPairs = 4;  // of elements that rotate together, a lane: general head_dim / 64 at most
+constexpr int kPairs = 4;  // pairs of elements that a lane rotates together: general head_dim / 64 at most
 
 // Where there would be more warps than these, which an H200 holds at once (40 a multiprocessor), each takes so many
 // heads.

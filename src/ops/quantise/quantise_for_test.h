@@ -21,7 +21,7 @@ inline float nearest_e4m3(float v) {
 
 // A row as quantise_rows() makes it.
 struct QuantisedRow {
-  std::vector<float> values;  // of the codes
+  std::vector<float> values;  // values of the codes
   float scale = 0;
 
   QuantisedRow(const float* x, int64_t k) : values(x, x + k) {

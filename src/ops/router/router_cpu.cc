@@ -62,7 +62,7 @@ float sum_of_exponentials(const float* logits, int32_t count, float highest) {
 }
 
 void weigh(const RouterRule& rule, Row& row) {
-  const float highest = row.scores[row.experts[0]];  // kSoftmax: of all logits
+  const float highest = row.scores[row.experts[0]];  // kSoftmax: the highest of all logits
   float sum = 0;
   for (int32_t s = 0; s < rule.top_k; ++s) {
     const float score = row.scores[row.experts[s]];

@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kGroupThreads) group_kernel(const RouteArgs ar
   group_entries(args, AllEntries{args.experts}, args.rows * args.rule.top_k, counts);
 }
 
-// args.rows: of a part. counts_there: rows of each part that exist, or null if all do.
+// args.rows: those of a part. counts_there: rows of each part that exist, or null if all do.
 __global__ void __launch_bounds__(kGroupThreads)
     group_chosen_kernel(const RouteArgs args, const int32_t* chosen, const ExpertRange own, const int32_t* counts_there,
                         int parts) {

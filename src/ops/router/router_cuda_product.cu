@@ -18,11 +18,11 @@ namespace {
 
 using namespace fragments;  // NOLINT: what this file is written in
 
-constexpr int kBlocks = 8;                             // of the cluster
+constexpr int kBlocks = 8;                             // blocks of the cluster
 constexpr int kGroupRows = 16;                         // experts that a product of a warp takes
 constexpr int kThreads = 512, kWarps = kThreads / 32;  // a warp a row
 constexpr int kAtOnce = 8;                             // entries
-constexpr int kSliceBytes = kGroupRows * 128;          // of a group: 64 along k
+constexpr int kSliceBytes = kGroupRows * 128;          // a group's slice: 64 along k
 static_assert(kWarps >= kRowsWithProduct);
 constexpr int64_t kMostSharedBytes = 224 << 10;
 
@@ -31,7 +31,7 @@ struct ProductArgs {
   const uint8_t* weights;  // packed
   const uint8_t* h;        // [rows, k] bf16
   int k_blocks, split;
-  int groups;  // of kGroupRows experts, in each block; the last blocks may have fewer
+  int groups;  // groups of kGroupRows experts in each block; the last blocks may have fewer
 
   // Those of block `rank`.
   __device__ int groups_of(int rank) const {
@@ -75,7 +75,7 @@ __device__ void copy_weights(const ProductArgs& args, int first_group, int group
 // A block of 64 along k.
 struct Fragments {
   uint32_t a[4][4];
-  uint32_t b[2][2][4];  // of 8 rows: two steps of k each
+  uint32_t b[2][2][4];  // right sides of 8 rows: two steps of k each
 };
 
 template <int kTiles>

@@ -197,8 +197,9 @@ __device__ inline int simulate_experts(const RouteArgs& args, int32_t slot, int3
   SimulatedRouting how;
   how.seed = args.seed;
   how.layer = args.layer;
-  const int rank = simulated_rank(args.rule, simulated_row(how, slot, position), lane);  // of those that are left
-  int chosen = INT_MAX;                                                                  // the lanes' are ascending
+  const int rank =
+      simulated_rank(args.rule, simulated_row(how, slot, position), lane);  // rank among those that are left
+  int chosen = INT_MAX;                                                     // the lanes' are ascending
   for (int i = 0; i < args.rule.top_k; ++i) {
     const int wanted = __shfl_sync(kAll, rank, i);
     // Counts the chosen experts at or below the wanted rank; the more there are, the higher the expert.

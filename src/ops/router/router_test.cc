@@ -63,7 +63,7 @@ void check_grouping(const RouterRule& rule, const Routed& r) {
 // Scores of one row in fp64: what experts are chosen by, and what their weights are made of.
 struct Scores {
   std::vector<double> choice, weight;
-  double divisor = 1;  // of weights, unless they are renormalised
+  double divisor = 1;  // divisor of weights, unless they are renormalised
 };
 
 Scores oracle_scores(const RouterRule& rule, const RouterInputs& in, int64_t row) {

@@ -11,7 +11,7 @@ namespace {
 using choice::Key;
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kHeld = 4;  // of a thread's best; it seldom has more of a row's
+constexpr int kHeld = 4;  // best scores that a thread holds; it seldom has more of a row's
 
 // The best of this thread's tokens below `below`, the best first; 0 where there are no more.
 __device__ void hold_best(const float* logits, int64_t vocab, Key below, Key (&held)[kHeld]) {

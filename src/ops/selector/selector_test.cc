@@ -269,7 +269,7 @@ DEVICE_TEST(Selector, WhatIsNoNumberIsNotChosen) {
   std::fill_n(in.logits.begin(), 300, std::nanf(""));
   std::fill_n(in.logits.begin() + 300, 300, kNothing);
   in.logits[300 + 42] = 1.0f;
-  in.hidden[4] = std::nanf("");  // of the last row: no score is a number
+  in.hidden[4] = std::nanf("");  // in the last row no score is a number
   const Chosen got = run(device, c, in);
   EXPECT_EQ(got.tokens[0], 0);
   EXPECT_EQ(got.probability[0], 0);

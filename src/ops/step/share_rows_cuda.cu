@@ -10,7 +10,7 @@ namespace volley::ops {
 namespace {
 
 constexpr int kMostThreads = 1024;
-constexpr int kSurvivalBits = 30;  // of a float in [0, 1]: the two highest are never set
+constexpr int kSurvivalBits = 30;  // bits of a float in [0, 1]: the two highest are never set
 
 // Survival of the drafted tokens, as [position][segment], which is the order in which equals win. 0: no candidate.
 struct Candidates {

@@ -49,7 +49,7 @@ struct StepSegment {
   int32_t choices_reserved = 0;  // >= draft + 1 if it chooses
   int32_t choice_chunk = 0;      // first choice of the chunk of logits that its choices are made from
   int32_t mask_row = -1;         // first of its grammar masks, one a choice; -1: all tokens are allowed
-  float shift = 0;               // of the request's log-odds that its drafted tokens are accepted (survival.h)
+  float shift = 0;               // shift of the request's log-odds that its drafted tokens are accepted (survival.h)
   float simulate = -1;           // >= 0: simulated acceptance with this probability, and with the next as confidence
   float simulated_confidence = 0;
 };
@@ -57,7 +57,7 @@ struct StepSegment {
 struct Step {
   const StepSegment* segments = nullptr;  // [n], device memory
   int32_t n = 0;
-  int32_t blocks = 0;               // of the drafter's pass
+  int32_t blocks = 0;               // blocks of the drafter's pass
   int32_t max_segment_rows = 0;     // bound of rows_reserved
   const TokenId* tokens = nullptr;  // known tokens of the segments that bring them; device memory
   SlotRow* slots = nullptr;         // the slot table; device memory. Its last row is the scrap slot
@@ -70,8 +70,8 @@ enum class Mask {
 };
 
 struct Visibility {
-  Mask mask = Mask::kCausal;         // of full-attention layers
-  Mask window_mask = Mask::kCausal;  // of sliding-window layers
+  Mask mask = Mask::kCausal;         // mask of full-attention layers
+  Mask window_mask = Mask::kCausal;  // mask of sliding-window layers
   int32_t layer_window = 0;          // > 0: their window: |query - key| < window; fills the window view
   int32_t context_window = 0;        // > 0: only so many of the positions before the segment are seen
 };
@@ -129,8 +129,9 @@ void fill_verify_rows(Stream& stream, const Step& step, const TokenId* drafts, c
 struct SharePlan {
   static constexpr int32_t kAll = -1;
   int32_t decoding = 0;
-  int32_t rows = kAll;                // of the target's pass, the last tokens included; kAll: segments stay as they are
-  const float* confidence = nullptr;  // [the step's drafts]: the drafter's
+  // rows of the target's pass, the last tokens included; kAll: segments stay as they are
+  int32_t rows = kAll;
+  const float* confidence = nullptr;     // [the step's drafts]: the drafter's
   const SurvivalTable* table = nullptr;  // device memory
   float* reported = nullptr;  // [decoding][stride] out, or null: the confidence of each drafted token, or what
                               // simulated acceptance says it is
@@ -150,7 +151,7 @@ struct StepOutcome {
   int32_t ended = 0;         // the last one is an end id
   int32_t exhausted = 0;     // max_tokens reached, and not by an end id
   int32_t finite = 1;        // 0: no token could be chosen after the committed ones (ChoiceOutput::finite)
-  int32_t length = 0;        // of the sequence, afterwards
+  int32_t length = 0;        // the sequence's length afterwards
   int32_t verified = 0;      // drafted tokens that were
   int32_t choice_begin = 0;  // first of its choices in the step's
 };

@@ -5,7 +5,7 @@
 namespace volley::serve {
 namespace {
 
-constexpr size_t kFrameBytes = 250;         // of a chunk
+constexpr size_t kFrameBytes = 250;         // per chunk
 constexpr size_t kLogprobBytes = 80;        // {"token":" the","logprob":-0.12345678955316544,"bytes":[32,116,104,101]}
 constexpr size_t kPromptLogprobBytes = 80;  // "1234":{"logprob":-12.345678329467773,"rank":12,"decoded_token":" the"}
 constexpr size_t kEchoLogprobBytes = 32;    // " the":-12.345678329467773
@@ -17,7 +17,7 @@ size_t positions_bytes(const std::vector<PositionLogprobs>& positions, size_t en
   return bytes;
 }
 
-// For k alternatives beside the token itself; nothing for k = -1.
+// Entries for k alternatives and the token itself; 0 for k = -1.
 size_t entries(int32_t k) {
   return static_cast<size_t>(std::max(k + 1, 0));
 }
@@ -38,7 +38,7 @@ size_t shown_prompt_bytes(const ApiRequest& request, size_t prompt_tokens, size_
   size_t bytes = prompt_tokens * entries(request.shape.prompt_logprobs) * kPromptLogprobBytes;
   if (request.echo) {
     bytes += echo_bytes;
-    // The text, the value and the offset of each token stand in lists of their own.
+    // Text, value and offset of each token stand in separate lists.
     const size_t echoed = entries(request.generate.sampling.logprobs);
     if (echoed > 0) bytes += prompt_tokens * (echoed + 1) * kEchoLogprobBytes;
   }
@@ -52,7 +52,7 @@ size_t choice_bytes(const GenerateRequest& request) {
   bytes += request.allowed_tokens.size() * sizeof(TokenId);
   for (const auto& word : request.bad_words) bytes += sizeof word + word.size() * sizeof(TokenId);
   bytes += request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias.front());
-  // A stop string is looked for with a table of a word for each of its bytes.
+  // The search for a stop string needs a table with a word for each of its bytes.
   for (const std::string& stop : request.stop) bytes += stop.size() * (1 + sizeof(size_t));
   if (request.grammar) {
     bytes += request.grammar->text.size() + request.grammar->lead.size();

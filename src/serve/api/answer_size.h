@@ -1,4 +1,4 @@
-// How large answers become, so that no request can make one that takes the server's memory. Pure.
+// Estimates the size of answers, so that no answer takes the server's memory. Pure.
 #pragma once
 
 #include <volley/engine.h>
@@ -9,16 +9,16 @@
 
 namespace volley::serve {
 
-// About what the JSON of an event takes, its prompt's log-probabilities left out.
+// Estimates an event's JSON, without its prompt's log-probabilities.
 size_t event_json_bytes(const Event& event);
-// About what they take.
+// Estimates the JSON of an event's prompt log-probabilities.
 size_t prompt_logprobs_json_bytes(const Event& event);
 
-// About what an answer holds of one of its prompts, in all choices: log-probabilities, echo and ids. Known before
-// anything is generated. `echo_bytes`: of the prompt's text.
+// Estimates what an answer holds of a prompt, in all choices: log-probabilities, echo and ids. Known before any
+// generation. `echo_bytes`: size of the prompt's text.
 size_t shown_prompt_bytes(const ApiRequest& request, size_t prompt_tokens, size_t echo_bytes);
 
-// What a choice holds of the request while it waits: each has a copy.
+// Bytes of the request that each waiting choice copies.
 size_t choice_bytes(const GenerateRequest& request);
 
 }  // namespace volley::serve

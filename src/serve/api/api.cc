@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A browser may send JSON to any address without asking if it calls it text or nothing: that is refused here.
+// A browser may send any address JSON without asking, if it has type text or none. Such a request is refused here.
 bool is_json(const HttpRequest& request) {
   std::string type = request.content_type.substr(0, request.content_type.find(';'));
   type.erase(std::remove(type.begin(), type.end(), ' '), type.end());
@@ -29,7 +29,7 @@ bool is_json(const HttpRequest& request) {
   return type == "application/json" || (type.empty() && request.origin.empty());
 }
 
-// A browser sends forms to any address without asking: only pages of this server, and those that it lets, may.
+// A browser sends forms to any address without asking. Only this server's pages and allowed ones may use them.
 std::optional<HttpResponse> refuse_form(const HttpRequest& request, const Cors& cors) {
   const bool own = request.origin == "http://" + request.host || request.origin == "https://" + request.host;
   if (!request.origin.empty() && !own && cors.headers(request).empty()) {
@@ -41,7 +41,7 @@ std::optional<HttpResponse> refuse_form(const HttpRequest& request, const Cors& 
                                    "multipart/form-data\" with a boundary."));
 }
 
-// Nothing: the body is sent as it is.
+// Returns nothing for a body that is sent uncompressed.
 std::optional<HttpResponse> refuse_coding(const std::string& content_encoding) {
   std::string codings = content_encoding;
   std::erase_if(codings, [](char c) { return c == ' ' || c == '\t'; });
@@ -68,16 +68,16 @@ HttpResponse unauthorized(bool sent_one) {
   return response;
 }
 
-// Choices that have a grammar have the same.
+// All choices of a request that have a grammar have the same one.
 bool compiles(const Engine& engine, const std::vector<GenerateRequest>& choices) {
   const auto found = std::ranges::find_if(choices, [](const auto& choice) { return choice.grammar.has_value(); });
   return found != choices.end() && engine.compiles(*found->grammar);
 }
 
-// A request's own time began when it was there, not when the engine hears of it.
+// A request's time starts when it has arrived, not when the engine gets it.
 void take_off(std::chrono::steady_clock::duration waited, GenerateRequest& choice) {
   if (choice.timeout_s <= 0) return;
-  constexpr double kOver = 1e-9;  // 0 would be none
+  constexpr double kOver = 1e-9;  // 0 would mean no limit
   choice.timeout_s = std::max(choice.timeout_s - std::chrono::duration<double>(waited).count(), kOver);
 }
 
@@ -141,7 +141,7 @@ Status Api::attach(Engine& engine) {
 }
 
 Wait Api::wait_of(const HttpRequest& request) const {
-  const auto target = admit(request);  // to refuse takes no time
+  const auto target = admit(request);  // refusing is quick
   const Route* found = std::get_if<Route>(&target);
   return found ? found->row->wait : Wait::kNothing;
 }
@@ -271,7 +271,7 @@ HttpResponse Api::models() const {
 HttpResponse Api::model(const std::string& name) const {
   const Serving* serving = serving_;
   const auto& names = options_.served_model_names;
-  // A path has lost the slashes that a name like "/models/a" begins with.
+  // The path has lost the leading slashes of a name like "/models/a".
   const auto is_meant = [&](const std::string& served) {
     return single_slashes("/" + served) == single_slashes("/" + name);
   };
@@ -288,7 +288,7 @@ std::string Api::metrics_text() const {
   return metrics_->text(engine.info(), engine.stats(), others);
 }
 
-// While the server drains, every request is answered before it comes here.
+// A draining server answers every request before this point.
 HttpResponse Api::readiness(const char* status) const {
   const Serving* serving = serving_;
   if (!serving) return loading();
@@ -306,7 +306,7 @@ Api::Reply Api::complete(ApiKind kind, Call call) {
   return generate({std::get<ApiRequest>(std::move(parsed)), id_kind + random_id()}, std::move(call));
 }
 
-// Tells the log of the hosted tools that were left out, and lists their types for a header.
+// Logs the hosted tools that were left out, and lists their types for a header.
 std::string Api::name_ignored_tools(const ApiRequest& request) {
   std::string list;
   for (const std::string& type : request.ignored_tools) {
@@ -319,7 +319,7 @@ std::string Api::name_ignored_tools(const ApiRequest& request) {
 Api::Reply Api::generate(Prepared prepared, Call call) {
   const Serving& serving = *serving_.load();
   for (const std::string& field : prepared.request.ignored_fields) {
-    // As JSON: a name may hold line ends.
+    // Written as JSON, because a name may hold line ends.
     warn_once("ignoring the request field " +
               Json(field.substr(0, 100)).dump(-1, ' ', true, Json::error_handler_t::replace));
   }
@@ -357,7 +357,7 @@ Api::Reply Api::start(Generation::Plan plan, std::vector<std::string> notes, Cal
   return std::get<0>(std::move(started));
 }
 
-// What is taken otherwise than the request's grammar says goes to `notes`.
+// `notes` gets what is read otherwise than the request's grammar says.
 std::optional<ApiError> Api::check_grammar(const Engine& engine, const Generation::Plan& plan,
                                            std::vector<std::string>& notes) {
   const auto choice = std::ranges::find_if(plan.choices, [](const auto& one) { return one.grammar.has_value(); });
@@ -368,7 +368,7 @@ std::optional<ApiError> Api::check_grammar(const Engine& engine, const Generatio
   return std::nullopt;
 }
 
-// To the client and to the log.
+// Sends notes to the client and to the log.
 void Api::add_notes(const std::vector<std::string>& notes, Generation::Plan& plan) {
   constexpr size_t kMaxHeader = 1024;
   std::string header;
@@ -380,13 +380,13 @@ void Api::add_notes(const std::vector<std::string>& notes, Generation::Plan& pla
   if (!header.empty()) plan.headers.emplace_back("X-Volley-Notes", header.substr(0, kMaxHeader));
 }
 
-// The key is in either header: Anthropic's clients send the second.
+// Either header may have the key; Anthropic's clients send the second.
 std::optional<size_t> Api::key_of(const HttpRequest& request) const {
   const auto key = keys_.find(request.authorization);
   return key || request.api_key.empty() ? key : keys_.find("Bearer " + request.api_key);
 }
 
-// The key's number stands for it: a key appears nowhere.
+// Returns the key's number, because a key must appear nowhere.
 std::string Api::tenant_of(const HttpRequest& request) const {
   return "key " + std::to_string(key_of(request).value_or(0));
 }
@@ -397,8 +397,8 @@ std::string Api::tenant_of(const Call& call) const {
   return "key " + std::to_string(key == owners_.end() ? 0 : key->second);
 }
 
-// How the engine shares itself. An API key is a tenant, without keys a client is, and an HTTP request is a group. The
-// only key has no name: nobody needs a part of the queue kept free.
+// Sets how the engine shares itself. A tenant is an API key, or a client on a server without keys; a group is an HTTP
+// request. A single key has no name, because no other tenant needs a free part of the queue.
 void Api::set_share(const Call& call, Generation::Plan& plan) {
   std::string tenant;
   if (options_.api_keys.empty()) tenant = call.request.client;
@@ -406,16 +406,16 @@ void Api::set_share(const Call& call, Generation::Plan& plan) {
   const uint64_t group = next_group_.fetch_add(1);
   for (GenerateRequest& choice : plan.choices) {
     choice.tenant = tenant;
-    // In front of the client's own salt, so that none can name another key's.
+    // Comes before the client's own salt, so that no client can name another key's space.
     if (options_.prefix_cache_per_key) choice.cache_namespace = tenant + "\n" + choice.cache_namespace;
     choice.group = group;
     choice.priority = queue_priority(choice.priority, call.line_owner != nullptr);
-    choice.compiles_at_once = call.line_owner != nullptr;  // a batch has other lines to look after
+    choice.compiles_at_once = call.line_owner != nullptr;  // a batch has other lines to answer
     if (call.request.arrived) take_off(std::chrono::steady_clock::now() - *call.request.arrived, choice);
   }
 }
 
-// What the model reads: a chat as its template rendered it.
+// Logs the model's input: a chat as its template rendered it.
 void Api::log_prompts(const HttpRequest& request, const Generation::Plan& plan) const {
   if (!options_.log_prompts) return;
   for (size_t i = 0; i < plan.choices.size(); i += static_cast<size_t>(plan.info.n)) {
@@ -434,12 +434,12 @@ HttpHeaders Api::common_headers(const HttpRequest& request) const {
   HttpHeaders headers = cors_.headers(request);
   if (request.request_id.empty()) return headers;
   headers.emplace_back("X-Request-Id", request.request_id);
-  // What Anthropic's clients call it.
+  // The name that Anthropic's clients read.
   if (is_messages_path(request.target)) headers.emplace_back("Request-Id", request.request_id);
   return headers;
 }
 
-// Once, so that a client that always sends a field does not fill the log; and not without end.
+// Logs each message once, so that a field in every request does not fill the log, and only a bounded number.
 void Api::warn_once(const std::string& message) {
   constexpr size_t kMaxMessages = 256;
   {

@@ -1,4 +1,4 @@
-// The endpoints: an HTTP request in, an answer or a running generation out. No sockets. Any thread.
+// Answers endpoints: an HTTP request in, an answer or a running generation out. No sockets. Any thread.
 #pragma once
 
 #include <volley/engine.h>
@@ -32,55 +32,55 @@ namespace volley::serve {
 class Api {
  public:
   using Reply = std::variant<HttpResponse, std::shared_ptr<Generation>>;
-  // What is left of a request whose grammar has to be compiled: for a thread that may wait for others' grammars. The
-  // request must still be there. To be called once.
+  // The rest of a request whose grammar must be compiled, for a thread that may wait for grammars. Call it once, while
+  // the request exists.
   using Rest = std::function<Reply()>;
 
-  // Uses all options but the transport's. Until attach() there is no engine: it is alive and not ready.
+  // Uses all options but the transport's. Before attach() it is alive and not ready.
   explicit Api(const ServerOptions& options);
-  // Both. The names of parsers in the options must be right.
+  // Both in one. The options must name existing parsers.
   Api(Engine& engine, const ServerOptions& options);
 
-  // Once. The engine must outlive the Api. kInvalidArgument: there is no parser of a name that the options give.
+  // Call once. The engine must outlive the Api. kInvalidArgument: an unknown parser in the options.
   Status attach(Engine& engine);
 
-  // Where a request goes, or what it gets instead: what its method, path and headers alone decide. handle() asks too;
-  // to ask before the body is there keeps bodies of those who are not let in out of memory.
+  // Finds a request's route, or refuses it, by method, path and headers alone. handle() asks too; asking before the
+  // body arrives keeps refused bodies out of memory.
   std::variant<Route, HttpResponse> admit(const HttpRequest& request) const;
 
-  // What handle() would wait for: the threads that move bytes are for kNothing alone.
+  // Says what handle() would wait for. Threads that move bytes may only handle kNothing.
   Wait wait_of(const HttpRequest& request) const;
 
-  // `wake` is handed to the generation, if there is one. Once `cancelled` is true, which may be null, the reply does
-  // not matter any more, and comes soon. Where the request's grammar has to be compiled and `rest` is not null, it is
-  // set, and there is no reply yet but the one that it gives.
+  // Answers a request. `wake` goes to the generation, if there is one. Once `cancelled` (may be null) is true, the
+  // reply is not needed and comes soon. If the request's grammar must be compiled and `rest` is not null, `rest` is set
+  // and gives the reply.
   Reply handle(const HttpRequest& request, std::function<void()> wake, const std::atomic<bool>* cancelled = nullptr,
                Rest* rest = nullptr);
 
-  // The client's X-Request-Id if it is fit for a log and a header, else a new one.
+  // The client's X-Request-Id if it is safe in a log and a header, else a new one.
   std::string request_id(const std::string& sent);
-  // What every answer to this request carries, its failure included.
+  // Headers of every answer to this request, failures included.
   HttpHeaders common_headers(const HttpRequest& request) const;
 
-  // The API key's number stands for it. Without keys all requests have the same.
+  // The number of the API key; equal for all requests without keys.
   std::string tenant_of(const HttpRequest& request) const;
 
-  // A file that arrives instead of a body in memory. REQUIRES: takes_upload(request).
+  // Begins to receive a file that is not kept in memory. REQUIRES: takes_upload(request).
   std::variant<std::unique_ptr<FileUpload>, HttpResponse> begin_upload(const HttpRequest& request);
   bool takes_upload(const HttpRequest& request) const;
-  size_t max_upload_bytes() const;  // of a body that begin_upload() takes; 0: none
-  // Batches give up their open lines, which the next start answers.
+  size_t max_upload_bytes() const;  // most bytes of a body for begin_upload(); 0: none
+  // Makes batches give up their open lines, which the next start answers.
   void stop_batches() {
     if (batches_) batches_->stop();
   }
-  // After that. False: work on a line is not over after this time.
+  // Call after stop_batches(). False: a line is still worked on after this time.
   bool wait_for_batches(std::chrono::milliseconds patience) { return !batches_ || batches_->wait(patience); }
 
   Metrics& metrics() { return *metrics_; }
   const ServerLog& log() const { return log_; }
 
  private:
-  // What there is once the engine is: made by attach(), constant from then on.
+  // Parts that need the engine: made by attach(), then constant.
   struct Serving {
     Engine& engine;
     OutputFormat format;
@@ -91,27 +91,27 @@ class Api {
     const HttpRequest& request;
     std::function<void()> wake;
     const std::atomic<bool>* cancelled = nullptr;
-    const std::string* line_owner = nullptr;  // of a batch's line, which has no key of its own
+    const std::string* line_owner = nullptr;  // for a batch's line, which has no key of its own
     Rest* rest = nullptr;                     // see handle()
   };
 
-  // A body as its endpoint reads it, and how the answer is written.
+  // A body as its endpoint reads it, and the writer of its answer.
   struct Prepared {
     ApiRequest request;
     std::string id;
-    MakeWriter make_writer = {};  // null: as the two of OpenAI's older endpoints
+    MakeWriter make_writer = {};  // null: OpenAI's older two endpoints
     bool holds_answer = false;    // see Generation::Plan
   };
 
   Reply dispatch(Call call);
   Reply answer(const Route& found, Call call);
   Reply complete(ApiKind kind, Call call);
-  Reply respond(Call call);  // POST /v1/responses; the others of that path below
+  Reply respond(Call call);  // POST /v1/responses; the functions below serve its other paths
   HttpResponse kept_response(const HttpRequest& request, const std::string& id);
   HttpResponse delete_response(const HttpRequest& request, const std::string& id);
   HttpResponse response_input(const HttpRequest& request, const std::string& id);
   HttpResponse cancel_response(const HttpRequest& request, const std::string& id);
-  // /v1/files and /v1/batches
+  // Serves /v1/files and /v1/batches.
   HttpResponse answer_files(const Route& found, const HttpRequest& request);
   HttpResponse list_files(const HttpRequest& request, const std::string& owner) const;
   HttpResponse file_content(const StoredFile& file) const;
@@ -148,15 +148,15 @@ class Api {
   const ServerLog log_;
   const std::shared_ptr<Metrics> metrics_;  // shared with sinks of requests that outlive the server
   const std::time_t started_;
-  // Shared with writers of answers, which keep what they wrote.
+  // Shared with writers of answers, which store what they wrote.
   const std::shared_ptr<ResponseStore> responses_;
   std::unique_ptr<const Serving> serving_owner_;
-  std::atomic<const Serving*> serving_{nullptr};  // what serving_owner_ holds, once it is complete
-  std::atomic<uint64_t> next_group_{1};           // 0 is none
+  std::atomic<const Serving*> serving_{nullptr};  // points to serving_owner_ once that is complete
+  std::atomic<uint64_t> next_group_{1};           // 0 means no group
   std::mutex warned_mutex_;
-  std::set<std::string> warned_;           // guarded by warned_mutex_: what the log was told
-  std::map<std::string, size_t> owners_;   // the number of the key by its owner's name; constant
-  std::unique_ptr<BatchService> batches_;  // null: there is no folder for files. Last: its threads use the rest
+  std::set<std::string> warned_;           // messages that the log has; guarded by warned_mutex_
+  std::map<std::string, size_t> owners_;   // key number by owner's name; constant
+  std::unique_ptr<BatchService> batches_;  // null: no folder for files. Last, because its threads use the rest
 };
 
 }  // namespace volley::serve

@@ -27,7 +27,7 @@ TEST_F(ApiEndpointsTest, IsNeitherHealthyNorReadyUntilTheEngineIsThere) {
   EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x"})")).response->status, 200);
 }
 
-// What vLLM and SGLang answer to those who spread requests over servers.
+// Routers read these answers of vLLM and SGLang.
 TEST_F(ApiEndpointsTest, RoutersLearnTheLoad) {
   FakeEngine engine([](const GenerateRequest&) { return FakeScript{{"abcd"}, /*endless=*/true}; }, 1ms);
   Api api(engine, make_options());
@@ -94,7 +94,7 @@ TEST_F(ApiEndpointsTest, WantsAKeyForWhatCosts) {
   }
 }
 
-// One key alone may fill the folder of files, one of several may not.
+// A single key may fill the folder of files; one of several may not.
 TEST_F(ApiEndpointsTest, SeveralKeysLeaveRoomForFilesOfOthers) {
   const std::string folder = ::testing::TempDir() + "/volley_shared_files_" + std::to_string(getpid());
   for (const size_t keys : {size_t{1}, size_t{2}}) {
@@ -109,7 +109,7 @@ TEST_F(ApiEndpointsTest, SeveralKeysLeaveRoomForFilesOfOthers) {
   std::filesystem::remove_all(folder);
 }
 
-// Whoever can connect reads what it has the name of, so a server without keys tells names to those alone who made them.
+// Any client may read a file whose name it knows, so a server without keys lists names only to their makers.
 TEST_F(ApiEndpointsTest, WithoutKeysListsShowClientsTheirOwn) {
   const std::string folder = ::testing::TempDir() + "/volley_listed_files_" + std::to_string(getpid());
   for (const std::vector<std::string>& keys : {std::vector<std::string>{}, {"sesame"}}) {
@@ -146,7 +146,7 @@ TEST_F(ApiEndpointsTest, WithoutKeysListsShowClientsTheirOwn) {
     };
     EXPECT_TRUE(eventually([&] { return count("/v1/files", "192.0.2.7") == 2; })) << "the batch's results too";
     EXPECT_EQ(count("/v1/batches", "192.0.2.7"), 1u);
-    const bool all = !keys.empty();  // a key is whose they are, wherever it comes from
+    const bool all = !keys.empty();  // a key owns its files from any address
     EXPECT_EQ(count("/v1/files", "192.0.2.8"), all ? 2u : 0u);
     EXPECT_EQ(count("/v1/batches", "192.0.2.8"), all ? 1u : 0u);
     EXPECT_EQ(call("GET", "/v1/files/" + file, "192.0.2.8").status, 200) << "a name is enough";
@@ -157,7 +157,7 @@ TEST_F(ApiEndpointsTest, WithoutKeysListsShowClientsTheirOwn) {
   }
 }
 
-// Who shares with whom: a key is a tenant, and the choices of one HTTP request are one group. No key is handed on.
+// A key is a tenant, and the choices of one HTTP request are a group. No key is passed on.
 TEST_F(ApiEndpointsTest, KeysAndRequestsTakeShares) {
   FakeEngine engine;
   Api api(engine, with(&ServerOptions::api_keys, {"sesame", "other-key"}));
@@ -179,8 +179,8 @@ TEST_F(ApiEndpointsTest, KeysAndRequestsTakeShares) {
   EXPECT_NE(submitted[0].tenant, submitted[4].tenant);
 }
 
-// A part of the queue is kept free for others of a tenant that has a name: the only key has none. Without keys the
-// addresses are the tenants, so that nobody's many requests keep the slots from others.
+// A named tenant must leave a part of the queue free; a single key has no name. Without keys addresses are tenants, so
+// that one client's many requests do not take all slots.
 TEST_F(ApiEndpointsTest, WithoutKeysAddressesTakeShares) {
   for (const std::vector<std::string>& keys : {std::vector<std::string>{}, {"sesame"}}) {
     FakeEngine engine;

@@ -1,4 +1,4 @@
-// What the tests of Api share: requests, and answers taken as a connection takes them.
+// Helpers for tests of Api: requests, and answers read as a connection reads them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline std::string chat_with(const std::string& fields) {
   return R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}";
 }
 
-// The same text in pieces of about any size: a step may bring one character or many, but no half of one.
+// Cuts the text into pieces of about this size. A step may bring any number of characters, but never half of one.
 inline std::vector<std::string> cut(const std::string& text, size_t size) {
   std::vector<std::string> pieces;
   for (size_t at = 0, end = 0; at < text.size(); at = end) {
@@ -47,7 +47,7 @@ class ApiTest : public ::testing::Test {
     options.served_model_names = {"pocket", "org/alias"};
     return options;
   }
-  // make_options() but for one value.
+  // make_options() with one value changed.
   template <typename T>
   static ServerOptions with(T ServerOptions::*option, std::type_identity_t<T> value) {
     ServerOptions options = make_options();
@@ -58,7 +58,7 @@ class ApiTest : public ::testing::Test {
   struct Answer {
     std::optional<HttpResponse> response;
     std::string events;
-    HttpHeaders headers;  // of a stream
+    HttpHeaders headers;  // a stream's headers
     json body() const { return json::parse(response.value().body); }
   };
 
@@ -66,7 +66,7 @@ class ApiTest : public ::testing::Test {
     return {"POST", path, "application/json", body};
   }
 
-  // Takes until the end, as a connection does.
+  // Reads to the end, as a connection does.
   Answer answer(Api& api, const HttpRequest& request) {
     std::mutex mutex;
     std::condition_variable changed;
@@ -105,10 +105,10 @@ class ApiTest : public ::testing::Test {
     return got.body();
   }
 
-  // What the engine was given last.
+  // The last prompt that the engine got.
   static std::string prompt(const FakeEngine& engine) { return engine.decode(engine.submitted().back().prompt, false); }
 
-  // A header of an answer; empty: it has none of that name.
+  // A header of an answer; empty: not there.
   static std::string header(const HttpHeaders& headers, std::string_view wanted) {
     std::string value;
     for (const auto& [name, text] : headers) value += name == wanted ? text : "";

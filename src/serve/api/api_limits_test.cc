@@ -1,10 +1,10 @@
-// Protects the limits of a request: time, memory, the queue, and what waits to be read.
+// Protects a request's limits: time, memory, queue, and unread answers.
 #include "serve/api/api_for_test.h"
 
 namespace volley::serve {
 namespace {
 
-// A prompt of megabytes must not take a thread for as long as tokenising it takes, just to be refused.
+// A prompt of megabytes must not occupy a thread until all of it is tokenised, only to be refused.
 TEST_F(ApiTest, OfAPromptThatIsFarTooLongTheBeginningIsRead) {
   FakeEngine engine;
   engine.mutable_info().max_model_len = 100;
@@ -36,7 +36,7 @@ TEST_F(ApiTest, AFullQueueIsA429) {
   EXPECT_EQ(result.body().at("error").at("code"), "rate_limit_exceeded");
 }
 
-// Memory that ran out while it was working is not the client's fault.
+// Memory that runs out at work is not the client's fault.
 TEST_F(ApiTest, MemoryThatRunsOutIsA503) {
   FakeEngine engine([](const GenerateRequest&) {
     return FakeScript{.pieces = {},
@@ -79,7 +79,7 @@ TEST_F(SlowReader, ThatNeverTakesIsCancelled) {
   EXPECT_NE(events[events.size() - 2].find("too slowly"), std::string::npos);
 }
 
-// Where it is the last event that finds no room, its text is lost, and the answer must not look whole.
+// If the last event has no room, its text is lost, and the answer must not look complete.
 TEST_F(SlowReader, WithoutRoomForTheLastEventGetsAnError) {
   ask({.pieces = {std::string(6000, 'x')}, .at_once = true});
   Generation::Output output;
@@ -93,7 +93,7 @@ TEST_F(SlowReader, WithoutRoomForTheLastEventGetsAnError) {
   EXPECT_NE(answer.find("too slowly"), std::string::npos) << answer;
 }
 
-// What a request has waited for a thread counts.
+// A request's wait for a thread counts.
 TEST_F(ApiTest, ATimeoutBeginsWhenTheRequestIsThere) {
   FakeEngine engine;
   Api api(engine, make_options());
@@ -106,8 +106,7 @@ TEST_F(ApiTest, ATimeoutBeginsWhenTheRequestIsThere) {
   }
 }
 
-// A timeout cuts an answer short as a length does; where there is nothing to cut the client learns that it got no
-// answer.
+// A timeout shortens an answer as a length does. An empty answer becomes an error.
 TEST_F(ApiTest, ATimeoutGivesWhatThereIsOrA504) {
   FakeEngine engine([](const GenerateRequest& request) {
     FakeScript script;
@@ -133,7 +132,7 @@ TEST_F(ApiTest, ATimeoutGivesWhatThereIsOrA504) {
   }
 }
 
-// A list of prompts makes hundreds of bytes of log-probabilities of each byte that was sent.
+// A list of prompts makes hundreds of bytes of log-probabilities for each byte sent.
 TEST_F(ApiTest, AnAnswerThatIsSureToBeTooLargeIsRefusedAtOnce) {
   FakeEngine engine;
   Api api(engine, with(&ServerOptions::max_response_bytes, 50'000));
@@ -165,7 +164,7 @@ TEST_F(ApiTest, AWholeAnswerThatGrowsTooLargeIsGivenUp) {
   EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
 }
 
-// A thousand choices must not make a thousand copies of something large.
+// A thousand choices must not copy something large a thousand times.
 TEST_F(ApiTest, WhatEachChoiceCopiesIsBounded) {
   FakeEngine engine;
   Api api(engine, make_options());

@@ -24,7 +24,7 @@ TEST_F(ApiTest, ChatRendersEncodesAndAnswers) {
   EXPECT_EQ(submitted.sampling.seed, 5u);
 }
 
-// submit() may compile a grammar, which nobody needs once the client has left.
+// submit() may compile a grammar, which is wasted once the client has left.
 TEST_F(ApiTest, SubmittingCanBeCancelled) {
   FakeEngine engine;
   Api api(engine, make_options());
@@ -36,8 +36,8 @@ TEST_F(ApiTest, SubmittingCanBeCancelled) {
   for (const GenerateRequest& request : engine.submitted()) EXPECT_EQ(request.cancelled, &cancelled);
 }
 
-// A request whose grammar has to be compiled goes on, on a thread that may wait, and the engine has not heard of it by
-// then. A prompt that is scored alone has no grammar; others beside it have.
+// A request whose grammar must be compiled first continues on a thread that may wait; only then does the engine get it.
+// A prompt that is only scored has no grammar.
 TEST_F(ApiTest, WhatHasToBeCompiledIsLeftForLater) {
   FakeEngine engine;
   Api api(engine, make_options());
@@ -148,7 +148,7 @@ TEST_F(ApiTest, FailuresBeforeTheEngine) {
   EXPECT_EQ(status({"POST", kTextPath, "text/plain", "{}"}), 415);
   EXPECT_EQ(status({"POST", kTextPath, "application/JSON; charset=utf-8", R"({"prompt": "x"})"}), 200);
   EXPECT_EQ(status({"POST", kTextPath, "", R"({"prompt": "x"})"}), 200);
-  HttpRequest of_a_page{"POST", kTextPath, "", R"({"prompt": "x"})"};  // fetch() of a Blob without a type sends none
+  HttpRequest of_a_page{"POST", kTextPath, "", R"({"prompt": "x"})"};  // fetch() of a Blob without a type sends no type
   of_a_page.origin = "https://page.example";
   EXPECT_EQ(status(of_a_page), 415);
   of_a_page.content_type = "application/json";
@@ -221,7 +221,7 @@ TEST_F(ApiTest, ListsModels) {
   EXPECT_EQ(list.at("data").at(1).at("id"), "org/alias");
   EXPECT_EQ(list.at("data").at(1).at("object"), "model");
   EXPECT_EQ(list.at("data").at(1).at("max_model_len"), 4096);
-  // As a client shows them: 0.6 and not the float's 0.60000002.
+  // Numbers are as clients show them: 0.6, not the float's 0.60000002.
   const json& own = list.at("data").at(1).at("volley");
   EXPECT_EQ(own.at("default_sampling").at("temperature"), 0.6);
   EXPECT_EQ(own.at("default_sampling").size(), 7u);
@@ -280,8 +280,8 @@ TEST_F(ApiTest, EchoScoresThePrompt) {
   EXPECT_EQ(engine.submitted().at(0).prompt_logprobs, 1);
 }
 
-// They cost a pass of the whole prompt, past the prefix cache.
-// The engine wants room for an output; the last token of a prompt as long as the context is scored as one.
+// Scoring passes over the whole prompt, without the prefix cache. The engine needs room for an output, so the last
+// token of a prompt as long as the context is scored as the output.
 TEST_F(ApiTest, APromptAsLongAsTheContextCanBeScored) {
   FakeEngine engine([](const GenerateRequest&) { return FakeScript{.pieces = {"d"}}; });
   engine.mutable_info().max_model_len = 4;
@@ -307,7 +307,7 @@ TEST_F(ApiTest, APromptAsLongAsTheContextCanBeScored) {
   EXPECT_TRUE(engine.submitted().at(1).allowed_tokens.empty()) << "with room nothing is forced";
 }
 
-// Words become tokens, with a space before them too where that is another token; a budget needs the markers as tokens.
+// Words become tokens, also with a space before them if that gives another token. A budget needs its markers as tokens.
 TEST_F(ApiTest, WhatMayBeChosenReachesTheEngine) {
   FakeEngine engine;
   Api api(engine, make_options());
@@ -348,7 +348,7 @@ TEST_F(ApiTest, PromptLogprobsAreAskedForWhereTheyAreShown) {
             (std::vector<int32_t>{0, 0, 0, 0}));
 }
 
-// cached_tokens tells who asks which beginnings others have sent.
+// cached_tokens would tell a client which beginnings others have sent.
 TEST_F(ApiTest, KeysShareThePrefixCacheUnlessTheyAreNotTo) {
   for (const bool apart : {false, true}) {
     ServerOptions options = make_options();

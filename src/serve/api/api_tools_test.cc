@@ -1,4 +1,4 @@
-// Protects what a request asks of its output: grammars, tools, formats and reasoning, from HTTP request to response.
+// Protects a request's constraints on its output, from request to response: grammars, tools, formats, reasoning.
 #include "serve/api/api_for_test.h"
 #include "serve/testing/built_answers.h"
 
@@ -39,7 +39,7 @@ TEST_F(ApiTest, AToolCallIsReadFromTheText) {
   EXPECT_FALSE(none.at("choices").at(0).at("message").contains("tool_calls"));
 }
 
-// As the Responses API has them; a model is shown functions.
+// The tools have the Responses API's form; the model sees functions.
 TEST_F(ApiTest, CustomToolsTakeAndGiveTexts) {
   const std::string patch = "*** Begin\n+\"é😀\\\t\n";
   const auto call = [](const std::string& name, const std::string& arguments) {
@@ -93,7 +93,7 @@ TEST_F(ApiTest, CustomCallsGoRound) {
   EXPECT_NE(refused.response->body.find("messages[0].tool_calls[0].custom"), std::string::npos);
 }
 
-// A form that writes bare values needs the request's schemas.
+// A form with bare values needs the request's schemas.
 TEST_F(ApiTest, BareValuesOfAToolCallGetTheirTypesFromTheRequest) {
   FakeEngine engine([](const GenerateRequest&) {
     return FakeScript{
@@ -106,7 +106,7 @@ TEST_F(ApiTest, BareValuesOfAToolCallGetTheirTypesFromTheRequest) {
   EXPECT_EQ(choice.at("message").at("tool_calls").at(0).at("function").at("arguments"), R"({"n": 7})");
 }
 
-// The client learns which two fields of its request exclude each other, whichever they are.
+// The client learns which two fields of its request exclude each other.
 TEST_F(ApiTest, ToolsAndAnotherConstraintAreOneTooMany) {
   FakeEngine engine;
   Api api(engine, make_options());
@@ -154,7 +154,7 @@ TEST_F(ApiTest, MistralsTemplatesGetShortIds) {
   EXPECT_EQ(messages.at(2).at("tool_call_id"), messages.at(1).at("tool_calls").at(0).at("id"));
 }
 
-// As OpenAI has it: a format is that of the text, so a model that may call answers with calls or with JSON.
+// As in OpenAI's API, a format applies to text, so a model that may call answers with calls or with JSON.
 TEST_F(ApiTest, ToolsAndAFormatOfTheTextGoTogether) {
   std::string text;
   FakeEngine engine([&](const GenerateRequest&) { return FakeScript{.pieces = {text}}; });
@@ -174,7 +174,7 @@ TEST_F(ApiTest, ToolsAndAFormatOfTheTextGoTogether) {
     const GrammarSpec grammar = engine.submitted().back().grammar.value();
     EXPECT_EQ(grammar.kind, GrammarSpec::Kind::kJsonObject);
     EXPECT_TRUE(grammar.lead.starts_with("whole: ")) << grammar.lead;
-    const std::string quoted = json{{"a", call}}.dump();  // a call in a string is none
+    const std::string quoted = json{{"a", call}}.dump();  // a call within a string is no call
     EXPECT_EQ(ask(quoted, fields).at("message").at("content"), quoted);
   }
   EXPECT_EQ(ask(call, std::string(kTools) + R"(, "tool_choice": "required")").at("finish_reason"), "tool_calls");
@@ -183,7 +183,7 @@ TEST_F(ApiTest, ToolsAndAFormatOfTheTextGoTogether) {
   EXPECT_EQ(engine.submitted().back().grammar.value().lead, "");
 }
 
-// A grammar is looked at before the engine is asked for choices; what is to be said of it is a header, in ASCII.
+// A grammar is checked before the engine gets choices. Notes on it come in an ASCII header.
 TEST_F(ApiTest, NotesOnAGrammarAreAHeader) {
   FakeEngine engine;
   engine.set_grammar_check([](const GrammarSpec& grammar) -> Result<std::vector<std::string>> {

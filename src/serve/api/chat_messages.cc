@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Templates print any role they are given, so a mistyped one would reach the model as if it were one.
+// Templates print any role, so the model would read a mistyped one.
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 constexpr const char* kRoleList = R"("system", "developer", "user", "assistant" or "tool")";
 
@@ -23,7 +23,7 @@ bool is_custom_call(const json& call) {
   return call.is_object() && call.value("type", json()) == "custom";
 }
 
-// The calls of a message, those of custom tools as functions'. False after an error.
+// Reads a message's calls; calls of custom tools become functions'. False after an error.
 bool read_calls(FieldReader& in, const json& calls, std::string_view raw, const std::string& where, ChatMessage& out) {
   const std::vector<std::string_view> texts = array_elements(raw);
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -47,8 +47,8 @@ bool read_calls(FieldReader& in, const json& calls, std::string_view raw, const 
   return true;
 }
 
-// Members which are null are left out: a template takes one that is there for one that says something. Answers have
-// their thoughts under two names, and clients send back either.
+// Null members are left out, because a template takes a present member as meaningful. Thoughts of answers have two
+// names, and clients send either back.
 std::optional<ChatMessage> read_message(FieldReader& in, const json& message, std::string_view raw, size_t index,
                                         Notes& notes) {
   const std::string where = "messages[" + std::to_string(index) + "]";
@@ -75,7 +75,7 @@ std::optional<ChatMessage> read_message(FieldReader& in, const json& message, st
     };
     if (!read_parts(in, "messages", content, where + ".content", out.content.emplace(), read)) return std::nullopt;
   }
-  // Moves a text that a message of this role has as a member of its own. False: another member.
+  // Moves a text member that this role has. False: another member.
   const auto take = [&](const char* role, const std::string& key, const char* name, std::optional<std::string>& text) {
     if (out.role != role || key != name || !message.at(key).is_string()) return false;
     text = message.at(key).get<std::string>();
@@ -178,7 +178,7 @@ void read_template_fields(FieldReader& in, std::string_view body, Conversation& 
     in.fail(invalid_field("continue_final_message",
                           "\"continue_final_message\" and \"add_generation_prompt\" cannot both be true."));
   }
-  // Templates of their models name these like any other variable.
+  // Templates read these like any other variable.
   std::vector<std::string> variables;
   if (std::string effort; in.string("reasoning_effort", effort)) chat.effort = std::move(effort);
   if (chat.effort) {
@@ -200,7 +200,7 @@ void read_template_fields(FieldReader& in, std::string_view body, Conversation& 
                             "\"chat_template_kwargs\" must be an object, not " + excerpt(*kwargs) + "."));
       return;
     }
-    // Else the error would come of the template, which knows no fields.
+    // Checked here because the template's error would name no field.
     for (const char* name : {"messages", "tools", "add_generation_prompt", "strftime_now"}) {
       if (!kwargs->contains(name)) continue;
       in.fail(invalid_field("chat_template_kwargs", "\"chat_template_kwargs\" cannot set " + in_quotes(name) +
@@ -212,7 +212,7 @@ void read_template_fields(FieldReader& in, std::string_view body, Conversation& 
       chat.template_kwargs_json = raw;
       return;
     }
-    // The last of equal names counts: what is said in kwargs.
+    // The last of equal names counts: the one in kwargs.
     for (const auto& [key, value] : object_members(raw))
       variables.push_back(json(key).dump() + ":" + std::string(value));
   }

@@ -1,4 +1,4 @@
-// What a request gives to the chat template: messages and variables. Pure.
+// Reads a request's input for the chat template: messages and variables. Pure.
 #pragma once
 
 #include <functional>
@@ -13,35 +13,35 @@
 
 namespace volley::serve {
 
-// The parts that a list may hold in place of a text.
+// Types of parts that a list may hold in place of a text.
 struct PartTypes {
-  using LeftOut = std::pair<std::string_view, std::string_view>;  // a type, and what it is to people
+  using LeftOut = std::pair<std::string_view, std::string_view>;  // a type, and its name for people
 
-  std::string_view field;                   // of the request
-  std::string_view supported;               // the end of a sentence on any other type
-  std::span<const std::string_view> texts;  // the types of texts
-  std::span<const LeftOut> left_out = {};   // of which the model reads that they were there
+  std::string_view field;                   // the request's field
+  std::string_view supported;               // ends the sentence on an unsupported type
+  std::span<const std::string_view> texts;  // types with text
+  std::span<const LeftOut> left_out = {};   // types that the model only sees mentioned
 };
 
-// Appends what a part says. `where`: of the part. False: `in` has an error.
+// Appends a part's text. `where`: the part's place. False: `in` has an error.
 bool read_part(FieldReader& in, const PartTypes& types, const nlohmann::json& part, const std::string& where,
                Notes& notes, std::string& out);
 
-// Appends a text, or the parts of a list joined by line ends, each by `read`. False: `in` has an error.
+// Appends a text, or the parts of a list, each read by `read` and joined by line ends. False: `in` has an error.
 using ReadPart = std::function<bool(const nlohmann::json& part, const std::string& where, std::string& out)>;
 bool read_parts(FieldReader& in, std::string_view field, const nlohmann::json& content, const std::string& where,
                 std::string& out, const ReadPart& read);
 
-// "messages": a list of text parts becomes one string, calls of custom tools become those of functions, and null
-// members are left out. Templates print values, so others keep what the client wrote. `body`: the JSON text that `in`
-// reads.
+// Reads "messages". A list of text parts becomes one string, calls of custom tools become functions', and null members
+// are left out. Other values stay as the client wrote them, because templates print them. `body`: the JSON text that
+// `in` reads.
 void read_messages(FieldReader& in, std::string_view body, Conversation& chat, Notes& notes);
 
-// A conversation of the C++ API, whose messages are those of a chat completion. kInvalidArgument.
+// Reads a conversation of the C++ API, whose messages are those of a chat completion. kInvalidArgument.
 Result<Conversation> conversation_of(const ChatMessages& chat);
 
-// add_generation_prompt, continue_final_message, chat_template_kwargs, and what is a variable of the template under a
-// name of its own: documents, reasoning_effort.
+// Reads add_generation_prompt, continue_final_message, chat_template_kwargs, and template variables with fields of
+// their own: documents, reasoning_effort.
 void read_template_fields(FieldReader& in, std::string_view body, Conversation& chat);
 
 }  // namespace volley::serve

@@ -109,7 +109,7 @@ void ChoiceOutput::parse(std::string text, const std::vector<Event::Mark>& marks
   end_input(news.delta);
 }
 
-// Adds what a client may see of it. A call of a custom tool shows its input.
+// Adds a delta as the client may see it. A call of a custom tool shows its input.
 void ChoiceOutput::take(OutputDelta delta, News& news) {
   for (OutputDelta::Piece& piece : delta.pieces) {
     if (!info_.shape.reasoning && piece.kind == OutputDelta::Kind::kReasoning) continue;
@@ -158,7 +158,7 @@ const char* ChoiceOutput::finish_reason() const {
   if (finish_->repeated) return "repetition";
   if (finish_->reason == FinishReason::kLength || finish_->reason == FinishReason::kTimeout) return "length";
   if (!parser_ || parser_->calls() == 0) return "stop";
-  // A client takes "tool_calls" for calls that it can make.
+  // A client takes "tool_calls" to mean that it can make the calls.
   const bool clients_stop = !stop_reason().is_null();
   return clients_stop && !parser_->last_call_is_whole() ? "stop" : "tool_calls";
 }

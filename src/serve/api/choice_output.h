@@ -1,4 +1,4 @@
-// What an event of one choice adds to its answer, in the shape that the request asked for. Pure; one thread at a time.
+// Turns an event of one choice into the parts of an answer that the request asked for. Pure; one thread at a time.
 #pragma once
 
 #include <volley/engine.h>
@@ -22,11 +22,11 @@ namespace volley::serve {
 class ChoiceOutput {
  public:
   struct News {
-    OutputDelta delta;                       // one text where nothing is parsed
-    nlohmann::ordered_json logprobs;         // null: none
-    nlohmann::ordered_json prompt_logprobs;  // null: none
+    OutputDelta delta;                       // a single text without a parser
+    nlohmann::ordered_json logprobs;         // or null
+    nlohmann::ordered_json prompt_logprobs;  // or null
     std::vector<TokenId> tokens;             // if asked for
-    nlohmann::ordered_json volley;           // null: nothing was asked for
+    nlohmann::ordered_json volley;           // null: not asked for
     bool first = false, last = false;
   };
 
@@ -38,15 +38,15 @@ class ChoiceOutput {
   int64_t completion_tokens() const { return completion_tokens_; }                  // so far
   int64_t reasoning_tokens() const { return thoughts_ ? thoughts_->tokens() : 0; }  // so far
   const char* finish_reason() const;                                                // REQUIRES: the last event was read
-  nlohmann::ordered_json stop_reason() const;  // vLLM's: the stop string or id of the client's, "repetition_detected";
-                                               // "timeout"; or null
+  // vLLM's: the client's own stop string or id, "repetition_detected", "timeout", or null
+  nlohmann::ordered_json stop_reason() const;
   const std::optional<Finish>& finish() const { return finish_; }
 
  private:
   void end_input(OutputDelta& out);
   void parse(std::string text, const std::vector<Event::Mark>& marks, News& news);
   void take(OutputDelta delta, News& news);
-  bool is_mark(TokenId token) const;  // the answer's form has it, and no text shows it
+  bool is_mark(TokenId token) const;  // the format has this token, and text does not show it
   std::string text_of(const Event& event, bool first) const;
   void add_logprobs(const Event& event, News& news);
   void add_prompt_logprobs(const Event& event, News& news);
@@ -57,10 +57,10 @@ class ChoiceOutput {
   const ResponseInfo& info_;
   const PromptInfo& prompt_;
   LogprobsWriter logprobs_writer_{info_, prompt_};
-  std::unique_ptr<ThoughtCounter> thoughts_;  // with parser_
+  std::unique_ptr<ThoughtCounter> thoughts_;  // set with parser_
   std::optional<OutputParser> parser_;
-  std::optional<CustomInput> input_;  // of the custom tool that is being called
-  int call_ = -1;                     // the number of that call
+  std::optional<CustomInput> input_;  // input of the current call of a custom tool
+  int call_ = -1;                     // index of that call
   bool begun_ = false;
   int64_t completion_tokens_ = 0;
   std::optional<Finish> finish_;

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// How `text` begins: both halves of a surrogate pair. 0: more must come to tell.
+// Length of the escape at the start of `text`, with both halves of a surrogate pair. 0: it is not complete.
 size_t escape_length(std::string_view text) {
   constexpr size_t kShort = 2, kUnicode = 6;  // \n, \u00e9
   constexpr std::string_view kMark = "\\u";
@@ -88,7 +88,7 @@ std::string CustomInput::push(std::string_view arguments) {
   return out;
 }
 
-// {"input": " with white space anywhere.
+// Matches {"input": " with white space anywhere.
 void CustomInput::read_head() {
   static constexpr std::string_view kTokens[] = {"{", "\"input\"", ":", "\""};
   std::string_view rest = pending_;
@@ -104,7 +104,7 @@ void CustomInput::read_head() {
   state_ = State::kText;
 }
 
-// Up to the closing quote, but for an escape that is not complete.
+// Reads up to the closing quote, and leaves an incomplete escape.
 void CustomInput::read_text(std::string& out) {
   size_t at = 0;
   while (at < pending_.size() && pending_[at] != '"') {

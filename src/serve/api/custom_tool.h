@@ -1,5 +1,4 @@
-// Tools as a model knows them: functions alone, one of which stands for a custom tool, whose input is a text of any
-// form. Pure.
+// Shows tools to a model as functions; for a custom tool, whose input is free text, one function stands. Pure.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,9 +9,9 @@
 
 namespace volley::serve {
 
-// What the text of a custom tool's input must be.
+// The required form of a custom tool's input.
 struct TextGrammar {
-  enum class Syntax { kLark, kRegex };  // a whole text each: llguidance's dialect, Rust's expressions
+  enum class Syntax { kLark, kRegex };  // for the whole text: llguidance's dialect, Rust's regular expressions
 
   Syntax syntax = Syntax::kLark;
   std::string definition;
@@ -20,9 +19,9 @@ struct TextGrammar {
 
 struct Tool {
   std::string name;
-  std::string parameters_json;  // the schema of its arguments, as the client wrote it
+  std::string parameters_json;  // schema of its arguments, as the client wrote it
   bool strict = false;
-  std::optional<TextGrammar> input = {};  // of a custom tool
+  std::optional<TextGrammar> input = {};  // form of a custom tool's input
   bool is_custom = false;                 // its only parameter, "input", is a text
 };
 
@@ -31,18 +30,18 @@ struct ShownTool {
   std::string json;  // for the chat template: {"type": "function", "function": {…}}
 };
 
-// `tool`: the client's, with "strict" and, in a member of this name, a schema of an object, or without either; `raw` is
-// its text. `description`: JSON, or empty. What is wrong with it instead, to be put behind its place.
+// Reads the client's `tool`, with text `raw`. It may have "strict", and an object's schema in a member of this name.
+// `description`: JSON; may be empty. Otherwise returns the error, to be put behind the tool's place.
 std::variant<ShownTool, std::string> function_tool(std::string name, std::string_view description,
                                                    const nlohmann::json& tool, std::string_view raw,
                                                    const char* schema = "parameters");
 
-// The Responses API writes a grammar's members into the `format`, Chat Completions into an object of its own in there.
-// Nothing: the format has another form.
+// The Responses API writes a grammar's members into `format`, Chat Completions into an object inside it. Nothing:
+// `format` has another form.
 std::optional<ShownTool> custom_tool(std::string name, std::string description, const nlohmann::json& format);
 
-// The text of a custom tool's call, piece by piece, out of the arguments that the model writes: {"input": "…"}. Where
-// they have another form, all comes at the end: their only text, else the arguments as they are.
+// Extracts the text of a custom tool's call, piece by piece, from the model's arguments {"input": "…"}. Arguments of
+// another form give their only text, or else themselves, at the end.
 class CustomInput {
  public:
   std::string push(std::string_view arguments);
@@ -55,10 +54,10 @@ class CustomInput {
   void read_text(std::string& out);
 
   State state_ = State::kHead;
-  std::string pending_;  // of the head, of an escape, or all of another form
+  std::string pending_;  // undecided part of the head or an escape, or all of another form
 };
 
-// The arguments that become this input.
+// The arguments that stand for this input.
 std::string custom_arguments(std::string_view input);
 
 }  // namespace volley::serve

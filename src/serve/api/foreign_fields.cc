@@ -186,7 +186,7 @@ constexpr UnbuiltField kUnbuilt[] = {
     {"thinking_forced_open", kFalse, kTemplate},
     {"generation_prompt", kBlank, kTemplate},
     {"image_data", kEmpty, kTextOnly},
-    // Sent to other services beside these fields.
+    // Fields for other services, sent beside these.
     {"enable_thinking", kNever, "put it into \"chat_template_kwargs\""},
 };
 
@@ -194,29 +194,29 @@ constexpr std::string_view kMessages = "send it as one of \"messages\"";
 constexpr std::string_view kChats = "only /v1/chat/completions has it";
 
 constexpr UnbuiltField kNotInChats[] = {
-    // of completions
+    // in completions
     {"prompt", kNever, "use \"messages\""},
-    // of responses
+    // in responses
     {"input", kNever, "use \"messages\""},
     {"instructions", kBlank, kMessages},
     {"max_output_tokens", kNever, "use \"max_completion_tokens\""},
     {"previous_response_id", kNever, "send all earlier \"messages\""},
     {"text", kEmpty, "use \"response_format\""},
-    // of messages
+    // in messages
     {"system", kEmpty, kMessages},
     {"stop_sequences", kEmpty, "use \"stop\""},
     {"output_format", kEmpty, "use \"response_format\""},
 };
 
 constexpr UnbuiltField kNotInCompletions[] = {
-    // of chats
+    // in chats
     {"messages", kEmpty, kChats},
     {"tools", kEmpty, kChats},
     {"chat_template_kwargs", kEmpty, kChats},
     {"reasoning_effort", kNever, kChats},
     {"max_completion_tokens", kNever, "use \"max_tokens\""},
     {"top_logprobs", kZero, "use \"logprobs\", a number"},
-    // of responses and messages
+    // in responses and messages
     {"input", kNever, "use \"prompt\""},
     {"max_output_tokens", kNever, "use \"max_tokens\""},
     {"stop_sequences", kEmpty, "use \"stop\""},

@@ -1,7 +1,7 @@
-// Protects clients of other servers from answers that are not what they asked for: every field of the requests of vLLM,
-// SGLang and llama.cpp is honoured, refused by name, or harmless for a reason that is written down. A field is added
-// here when one of them adds it. Sources: ChatCompletionRequest and CompletionRequest in vLLM's and SGLang's
-// protocol.py, the fields that llama.cpp's server reads of a completion and of a chat; November 2026.
+// Protects clients of other servers from answers that they did not ask for: every request field of vLLM, SGLang and
+// llama.cpp is applied, refused by name, or harmless for a stated reason. Add fields here when these servers do.
+// Sources: ChatCompletionRequest and CompletionRequest in vLLM's and SGLang's protocol.py, and the fields of a
+// completion and of a chat in llama.cpp's server; November 2026.
 #include "serve/api/foreign_fields.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 using Names = std::vector<std::string>;
 
-// The fields of vLLM, SGLang and llama.cpp, in the order of the alphabet.
+// The fields of vLLM, SGLang and llama.cpp, in alphabetical order.
 constexpr const char* kFieldsOfOthers = R"(
     adaptive_decay adaptive_target add_generation_prompt add_special_tokens allowed_token_ids backend_sampling bad_words
     best_of bootstrap_host bootstrap_port bootstrap_room cache_prompt cache_salt chat_format chat_parser chat_template
@@ -47,7 +47,7 @@ constexpr const char* kFieldsOfOthers = R"(
     top_n_sigma top_p truncate_prompt_tokens truncation_side typical_p use_audio_in_video use_beam_search user verbose
     vllm_xargs watermarking xtc_probability xtc_threshold)";
 
-// What the parser of each endpoint reads: a value that asks for something. "chat" or "text" where only one has it.
+// Applied fields, with a value that asks for something. "chat" or "text" if only one endpoint has the field.
 struct Honoured {
   const char* value;
   const char* only = "";
@@ -116,7 +116,7 @@ const std::map<std::string, Honoured> kHonoured = {
     {"continue_final_message", {"true", "chat"}},
 };
 
-// What asks for something in fields that are refused, where a number or a text that is not neutral would not do.
+// A value that asks for something, for refused fields where a number or text does not.
 json wish(const UnbuiltField& field) {
   const json neutral = json::parse(field.neutral);
   if (neutral == json::array({false})) return true;
@@ -209,7 +209,7 @@ TEST_F(ForeignFields, TheOthersAreRefusedByNameUnlessTheyAskForNothing) {
   }
 }
 
-// Each endpoint names the field that it has instead of another one's: what was asked for must not be lost.
+// Each endpoint names its own field for another one's, so that no request is lost silently.
 TEST_F(ForeignFields, FieldsOfOtherEndpointsAreRefusedByName) {
   for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
     for (const UnbuiltField& field : kind == ApiKind::kChat ? not_in_chats() : not_in_completions()) {

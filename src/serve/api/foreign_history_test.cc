@@ -1,5 +1,5 @@
-// Protects agents that change servers: they send their whole history, with calls that another service ran and pictures
-// in results of tools, and no template of a text model knows either.
+// Protects agents that change servers. They send their whole history, with another service's calls and with pictures in
+// tool results, which templates of text models do not know.
 #include <gmock/gmock.h>
 
 #include "serve/api/api_for_test.h"
@@ -80,7 +80,7 @@ TEST_F(ForeignHistoryTest, ItemsOfHostedToolsAreShortTexts) {
     EXPECT_EQ(got.messages[1], json({{"role", role}, {"content", expected}}));
     EXPECT_THAT(got.notes, HasSubstr(item.at("type").get<std::string>()));
   }
-  // What is long is cut, and no character with it.
+  // A long text is cut, but never within a character.
   for (size_t shift = 0; shift < 4; ++shift) {
     std::string output(shift, 'x');
     for (int i = 0; i < 4000; ++i) output += "é ";
@@ -91,7 +91,7 @@ TEST_F(ForeignHistoryTest, ItemsOfHostedToolsAreShortTexts) {
   }
 }
 
-// A call and its result stay neighbours, and thoughts stay with what they lead to.
+// A call and its result stay neighbours, and thoughts stay with what follows them.
 TEST_F(ForeignHistoryTest, ItemsTearNoTurnApart) {
   const json search = {{"type", "web_search_call"}, {"action", {{"query", "q"}}}};
   const json call = {{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}};
@@ -184,7 +184,7 @@ TEST_F(ForeignHistoryTest, PicturesInResultsOfToolsAreLeftOut) {
   EXPECT_EQ(read(kChatPath, {{"messages", {{{"role", "user"}, {"content", "A"}}}}}).notes, "");
 }
 
-// A picture that a user sends is the question itself, and a type that nobody knows may be a slip.
+// A user's picture is the question itself, and an unknown type may be a mistake.
 TEST_F(ForeignHistoryTest, OthersAreRefused) {
   FakeEngine engine;
   Api api(engine, make_options());

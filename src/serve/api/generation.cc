@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Runs on the engine's thread. Holds no Generation: the last events of an abandoned one still come here to be counted.
+// Runs on the engine's thread. Holds no Generation, because the last events of an abandoned one are still counted here.
 class ChoiceSink {
  public:
   ChoiceSink(Engine& engine, std::shared_ptr<Metrics> metrics, std::shared_ptr<Mailbox> mailbox, int choice,
@@ -41,7 +41,7 @@ class ChoiceSink {
   std::shared_ptr<Mailbox> mailbox_;
   int choice_;
   std::optional<Clock::time_point> last_tokens_;
-  std::shared_ptr<Metrics::OpenChoice> open_;  // shared with no one but copies of this that are not called
+  std::shared_ptr<Metrics::OpenChoice> open_;  // shared only with copies of this that are not called
 };
 
 ApiError cancelled_error() {
@@ -90,7 +90,7 @@ ApiResult<std::shared_ptr<Generation>> Generation::start(Engine& engine, std::sh
     const size_t prompt_tokens = plan.choices[i].prompt.size();
     auto id = engine.submit(std::move(plan.choices[i]), ChoiceSink(engine, metrics, generation->mailbox_,
                                                                    static_cast<int>(i), open, prompt_tokens));
-    // All else that can be wrong with a request was looked at before.
+    // Earlier checks leave only the grammar to be wrong.
     if (!id.ok()) return api_error(id.error(), plan.grammar_field);
     generation->ids_.push_back(*id);
   }
@@ -110,7 +110,7 @@ Generation::Output Generation::take() {
   if (done_) return out;
   for (const Mailbox::Item& item : mailbox_->take()) {
     const auto& finish = item.event.finish;
-    // A last event that found no room has come without its text.
+    // A last event without room has lost its text.
     if (finish && (finish->reason == FinishReason::kError || finish->reason == FinishReason::kCancelled ||
                    mailbox_->overflowed())) {
       fail(*finish, out);
@@ -148,7 +148,7 @@ Generation::Output Generation::take() {
   return out;
 }
 
-// One choice that fails ends the whole response: the schema has no place for half of an answer.
+// A failing choice fails the whole response: the schema has no place for half of an answer.
 void Generation::fail(const Finish& finish, Output& out) {
   ApiError error = cancelled_error();
   if (finish.reason == FinishReason::kError) {

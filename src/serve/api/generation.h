@@ -1,4 +1,4 @@
-// One API request while the engine works on it: its choices run, their news is turned into bytes for the client.
+// One API request during its generation: its choices run, and their news become bytes for the client.
 #pragma once
 
 #include <volley/engine.h>
@@ -23,45 +23,43 @@ class Generation {
     std::vector<GenerateRequest> choices;  // in the order of their indices
     ResponseInfo info;
     bool stream = false;
-    std::optional<std::string> grammar_field;  // of the request: where its grammar came from
-    size_t max_unsent_bytes = 0;               // of a stream
-    size_t max_response_bytes = 0;             // of an answer that is held until its end
-    MakeWriter make_writer;                    // null: as Chat Completions and Completions answer
-    bool holds_answer = false;                 // its stream too ends with all of it
-    HttpHeaders headers;                       // of the answer, beside those that all have
+    std::optional<std::string> grammar_field;  // the request's field with the grammar
+    size_t max_unsent_bytes = 0;               // bound for a stream
+    size_t max_response_bytes = 0;             // bound for an answer that is held until its end
+    MakeWriter make_writer;                    // null: Chat Completions' and Completions' writers
+    bool holds_answer = false;                 // even its stream ends with the whole answer
+    HttpHeaders headers;                       // the answer's, beside common headers
   };
 
-  // Submits every choice. If the engine refuses one, the others are cancelled and the error comes back. `wake` runs on
-  // the engine's thread when there may be something to take(). The engine must outlive the generation.
+  // Submits every choice. If the engine refuses one, the others are cancelled and the error is returned. `wake` runs on
+  // the engine's thread when take() may have news. The engine must outlive the generation.
   static ApiResult<std::shared_ptr<Generation>> start(Engine& engine, std::shared_ptr<Metrics> metrics, Plan plan,
                                                       std::function<void()> wake);
   ~Generation();  // abandons
 
   struct Output {
-    std::optional<HttpResponse> response;  // the whole answer: of a request without streaming, or that failed at once
+    std::optional<HttpResponse> response;  // the whole answer, without streaming or after an early failure
     std::string events;                    // server-sent events to append to the stream
-    bool done = false;                     // nothing will follow
-    HttpHeaders headers = {};              // of the stream, with its first events
+    bool done = false;                     // no output follows
+    HttpHeaders headers = {};              // the stream's, with its first events
   };
-  // What can be sent now; empty if there is nothing new. One thread at a time.
+  // Returns what can be sent now; may be empty. One thread at a time.
   Output take();
 
-  // Counts the choices that have ended. The thread that takes.
+  // Usage of choices that have ended. Thread: take()'s.
   const UsageTotals& usage() const { return writer_->usage(); }
-  // Why the client got an error instead of the rest of the answer, as in the error's "code"; empty: it did not. The
-  // thread that takes.
+  // The error's "code" if an error replaced the rest of the answer; else empty. Thread: take()'s.
   const std::string& failure() const { return failure_; }
 
-  // False once the engine is done with every choice, or the client was cut off as too slow: what is left is to send.
-  // The thread that takes.
+  // False once the engine has finished every choice, or a slow client was cut off: only sending is left. Thread:
+  // take()'s.
   bool running() const;
 
   // Asks the engine to end all choices; the client still gets an answer. Any thread.
   void cancel();
-  // The request has taken too long: what was generated so far and then an error is all that take() still gives. The
-  // thread that takes.
+  // Ends a request that has taken too long: take() then gives the text so far and an error. Thread: take()'s.
   void expire();
-  // The client is gone: cancels, and wake is never called again once this returns. Any thread.
+  // Ends a request whose client is gone: cancels, and never calls wake after returning. Any thread.
   void abandon();
 
  private:
@@ -77,12 +75,12 @@ class Generation {
   const bool stream_, holds_answer_;
   const HttpHeaders headers_;
   const size_t max_unsent_bytes_, max_response_bytes_;
-  // Only the thread that takes uses these:
+  // Only take()'s thread uses these:
   size_t running_;
-  size_t held_bytes_ = 0;    // of an answer that is held, about
-  bool has_tokens_ = false;  // some choice has had one
+  size_t held_bytes_ = 0;    // estimate for a held answer
+  bool has_tokens_ = false;  // a choice has produced tokens
   bool expired_ = false;
-  bool begun_ = false;  // something of the stream was handed out
+  bool begun_ = false;  // a part of the stream was handed out
   bool done_ = false;
   std::string failure_;
 };

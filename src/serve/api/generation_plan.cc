@@ -13,7 +13,7 @@ namespace volley::serve {
 namespace {
 
 struct EncodedPrompt {
-  std::string text;  // as rendered or sent, whole even if the ids were cut; of ids that were sent, empty
+  std::string text;  // as rendered or sent, whole even if the ids were cut; empty for a prompt of ids
   std::vector<TokenId> ids;
   bool truncated = false;
 };
@@ -22,14 +22,13 @@ std::string_view prompt_field(const ApiRequest& request) {
   return request.kind == ApiKind::kChat ? request.chat.field : "prompt";
 }
 
-// The least that must fit behind a prompt. An echo alone needs nothing: see score_whole_context().
+// The least room behind a prompt. An echo alone needs none: see score_whole_context().
 int64_t wanted_output(const ApiRequest& request) {
   if (request.shape.echo_only) return 0;
   return request.max_tokens_given ? request.generate.max_tokens : 1;
 }
 
-// How many tokens of a prompt are kept, 0: all. From the front the rest goes, as in vLLM: the end of a prompt is what
-// it asks.
+// Number of kept prompt tokens, 0: all. The front is dropped, as in vLLM, because the question is at the end.
 size_t kept_tokens(const Engine& engine, const ApiRequest& request) {
   if (request.truncate_prompt >= 0) return static_cast<size_t>(request.truncate_prompt);
   return static_cast<size_t>(std::max<int64_t>(1, engine.info().max_model_len - wanted_output(request)));
@@ -40,7 +39,7 @@ std::string context_is(const Engine& engine) {
          " tokens, but the prompt ";
 }
 
-// The error of a prompt that does not fit into the context with the output that it asks for.
+// Checks that the context holds the prompt and the requested output.
 std::optional<ApiError> check_length(const Engine& engine, const ApiRequest& request, size_t prompt_tokens) {
   const auto prompt = static_cast<int64_t>(prompt_tokens);
   const int64_t most = engine.info().max_model_len;
@@ -55,14 +54,14 @@ std::optional<ApiError> check_length(const Engine& engine, const ApiRequest& req
                                                      : start + ". Shorten the prompt.");
 }
 
-// Megabytes take seconds to tokenise: of a text that is far too long no more is looked at than shows that it is.
+// Tokenising megabytes takes seconds, so a text far too long is read only until that shows.
 std::optional<ApiError> encode_prompt(const PlanContext& context, const ApiRequest& request, EncodedPrompt& prompt) {
   const std::string field(prompt_field(request));
   EncodeLimits limits;
   limits.max_tokens = 2 * static_cast<size_t>(context.engine.info().max_model_len);
   limits.last_tokens = kept_tokens(context.engine, request);
   limits.cancelled = context.cancelled;
-  // One more shows that some were left out; more than could ever fit are refused below.
+  // One more token shows that some were left out. Prompts that can never fit are refused below.
   if (limits.last_tokens > 0) limits.last_tokens = std::min(limits.last_tokens, limits.max_tokens) + 1;
   const bool add_special = request.add_special_tokens;
   auto encoded = request.kind == ApiKind::kChat
@@ -110,7 +109,7 @@ ApiResult<std::vector<EncodedPrompt>> encode_prompts(const PlanContext& context,
   return prompts;
 }
 
-// What the answer shows of the prompts is known now; what it grows to is looked at as it does.
+// Checks the part of the answer that shows prompts; its growth is checked later.
 std::optional<ApiError> check_size(const ApiRequest& request, const std::vector<EncodedPrompt>& prompts, size_t most) {
   size_t bytes = 0;
   for (const EncodedPrompt& prompt : prompts)
@@ -127,7 +126,7 @@ std::optional<ApiError> check_size(const ApiRequest& request, const std::vector<
   return error;
 }
 
-// Each choice of a prompt is a request of the engine's, with what it needs of the client's.
+// Each choice is an engine request of its own, with a copy of the client's data.
 constexpr size_t kMaxHeldBytes = size_t{256} << 20;
 
 ApiError too_many_copies(const ApiRequest& request) {
@@ -150,9 +149,9 @@ ApiError two_constraints(const ApiRequest& request) {
                        first + " and \"" + request.grammar_field + "\" both constrain the output: send one of them.");
 }
 
-// A word as it is and behind a space, which is most often written with other tokens.
+// Encodes a word as it is and with a space before it, which mostly gives other tokens.
 std::optional<ApiError> encode_bad_words(const Engine& engine, ApiRequest& request) {
-  constexpr size_t kMaxBadWordTokens = 4096;  // as the engine says, which names no field
+  constexpr size_t kMaxBadWordTokens = 4096;  // the engine's bound, whose error names no field
   auto& bad_words = request.generate.bad_words;
   size_t tokens = 0;
   for (const std::string& word : request.bad_words) {
@@ -174,7 +173,7 @@ std::optional<ApiError> encode_bad_words(const Engine& engine, ApiRequest& reque
   return std::nullopt;
 }
 
-// The budget counts tokens from one marker to the other, so both must be tokens.
+// The budget counts tokens between two markers, so both must be tokens.
 std::optional<ApiError> plan_thinking(const PlanContext& context, ReasoningStart start, ApiRequest& request) {
   if (request.thinking_tokens < 0) return std::nullopt;
   if (!context.format.reasoning || !context.format.think_tokens) {
@@ -190,8 +189,8 @@ std::optional<ApiError> plan_thinking(const PlanContext& context, ReasoningStart
   return std::nullopt;
 }
 
-// The engine chooses a token behind every prompt, for which a prompt as long as the context has no room. To score one,
-// its last token is what may be chosen: its log-probabilities are the same, bit for bit.
+// The engine chooses a token behind every prompt, so a prompt as long as the context has no room. To score one, its
+// last token becomes the only allowed output: its log-probabilities are the same, bit for bit.
 void score_whole_context(const Engine& engine, GenerateRequest& generate, PromptInfo& shown) {
   if (std::ssize(generate.prompt) < engine.info().max_model_len || generate.prompt.size() < 2) return;
   shown.last_is_chosen = true;
@@ -203,16 +202,16 @@ void score_whole_context(const Engine& engine, GenerateRequest& generate, Prompt
   generate.thinking.reset();
 }
 
-// Makes one constraint of `calls`, the grammar of the request's tools, and the client's, or leaves the one there is. A
-// form that no call can have is that of the text: where calls are asked for, none is to come. Returns whether the
-// client's is to let calls in.
+// Joins `calls`, the grammar of the request's tools, and the client's constraint into one, or keeps the only one. Calls
+// cannot have a text's form, so with required calls there is no text. Returns whether the client's grammar must allow
+// calls.
 ApiResult<bool> join_constraints(const OutputFormat& format, ReasoningStart start, std::optional<GrammarSpec>& calls,
                                  ApiRequest& request) {
   std::optional<GrammarSpec>& wish = request.generate.grammar;
   if (!wish) return false;
   if (may_hold_calls(*wish)) {
     if (calls && !request.tools.constrained_by.empty()) return two_constraints(request);
-    calls.reset();  // what custom tools say of their inputs gives way
+    calls.reset();  // the forms of custom tools' inputs give way
     return false;
   }
   if (request.tools.choice == ToolRequest::Choice::kRequired) {
@@ -223,7 +222,7 @@ ApiResult<bool> join_constraints(const OutputFormat& format, ReasoningStart star
   return may_call_instead(request.tools, format, start);
 }
 
-// How the output is read, and the grammar that the request's tools ask for.
+// Plans how the output is read, and the grammar for the request's tools.
 std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningStart start, ApiRequest& request,
                                          ResponseInfo& info) {
   auto constraint = tool_grammar(request.tools, format, start);
@@ -247,7 +246,7 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningSt
     options.calls_or_json = true;
     wish = calls_or(std::move(*wish), request.tools, format, start);
   } else if (wish) {
-    // A grammar of the client's own holds from the first character on.
+    // A client's own grammar holds from the first character on.
     const bool own = wish->kind == GrammarSpec::Kind::kLark || wish->kind == GrammarSpec::Kind::kEbnf;
     if (own && options.reasoning == ReasoningStart::kOpen) options.reasoning = ReasoningStart::kClosed;
     if (!may_hold_calls(*wish)) options.format = options.format->without_calls();
@@ -263,14 +262,14 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningSt
   return std::nullopt;
 }
 
-// A token's text where there is some before it: decoders of SentencePiece strip a space from the start of a text.
+// A token's text within a text: SentencePiece decoders strip a space at the start.
 std::string text_within(const Engine& engine, TokenId token) {
   const TokenId twice[] = {token, token};
   const std::string alone = engine.decode({twice, 1}, false), both = engine.decode(twice, false);
   return both.starts_with(alone) ? both.substr(alone.size()) : alone;
 }
 
-// Whether the output's text goes on with that of the prompt. A chat's answer is a text of its own.
+// Whether the output continues the prompt's text. A chat's answer is a text of its own.
 bool continues_text(const ApiRequest& request) {
   return request.kind == ApiKind::kCompletion || request.chat.continue_final_message;
 }
@@ -333,10 +332,10 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
     GenerateRequest generate = request.generate;
     if (continues_text(request)) {
       shown.context.assign(prompt.ids.end() - std::min<std::ptrdiff_t>(std::ssize(prompt.ids), 16), prompt.ids.end());
-      if (!generate.parts) generate.parts.emplace();  // without marks: the engine does likewise
+      if (!generate.parts) generate.parts.emplace();  // without marks, as the engine does
     }
     if (!request.max_tokens_given && generate.max_tokens > 0) {
-      // The schema's own default gives way to the context; a client's wish is an error instead.
+      // The schema's default is lowered to the room; a client's own value is an error instead.
       const int64_t room = engine.info().max_model_len - shown.tokens;
       generate.max_tokens = static_cast<int32_t>(std::min<int64_t>(generate.max_tokens, room));
       generate.min_tokens = std::min(generate.min_tokens, generate.max_tokens);
@@ -345,7 +344,7 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
     if (request.shape.echo_only) score_whole_context(engine, generate, shown);
     held += choice_bytes(generate) * static_cast<size_t>(request.n);
     if (held > kMaxHeldBytes) return too_many_copies(request);
-    // The whole answer of a chat shows its prompt once.
+    // A chat's whole answer shows its prompt once.
     const bool shown_once = request.kind == ApiKind::kChat && !request.stream;
     generate.shares_prompt = request.n > 1;
     for (int j = 0; j < request.n; ++j) {

@@ -1,4 +1,4 @@
-// From a parsed request to what the engine is asked for: chat template, tokenizer, context length, output format.
+// Turns a parsed request into engine requests: chat template, tokenizer, context length, output format.
 #pragma once
 
 #include <volley/engine.h>
@@ -12,16 +12,16 @@
 
 namespace volley::serve {
 
-// Borrowed for the length of a call, but for the engine, to which the plan refers.
+// Borrowed for a call; the plan keeps referring to the engine.
 struct PlanContext {
   const Engine& engine;
   const OutputFormat& format;
   size_t max_response_bytes = 0;
-  const std::atomic<bool>* cancelled = nullptr;  // once true the work is given up, with some error
+  const std::atomic<bool>* cancelled = nullptr;  // once true, the work is given up with some error
 };
 
-// Calls the engine's tokenizer and template: takes long for long prompts. `id`: of the response. Errors name the field.
-// A request that is certain to have a larger answer than max_response_bytes is refused.
+// Calls the engine's tokenizer and template, which takes long for long prompts. `id`: the response's. Errors name the
+// field. Refuses a request whose answer is certain to exceed max_response_bytes.
 ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiRequest request, std::string id);
 
 }  // namespace volley::serve

@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxText = 4096;
-constexpr size_t kMaxWord = 512;  // longer ones are pictures or encrypted
+constexpr size_t kMaxWord = 512;  // longer texts are pictures or encrypted
 
 bool is_readable(const std::string& name, const json& value) {
   static constexpr std::string_view kFormal[] = {"id", "type", "status", "cache_control", "caller"};
@@ -37,7 +37,7 @@ json readable(const json& value) {
   return members;
 }
 
-// No more than fits, without half a character.
+// Cuts the text to the bound, without half a character.
 std::string cut(std::string text) {
   if (text.size() <= kMaxText) return text;
   size_t end = kMaxText;
@@ -59,7 +59,7 @@ bool HostedTools::leave_out(std::string_view where, std::string_view type) {
 }
 
 bool is_hosted_type(std::string_view type, std::initializer_list<std::string_view> names) {
-  constexpr size_t kLongest = 64;  // of a header there may be many
+  constexpr size_t kLongest = 64;  // a header's notes may be many
   const auto plain = [](unsigned char c) { return c < 0x80 && (std::isalnum(c) != 0 || c == '_'); };
   if (type.size() > kLongest || !std::all_of(type.begin(), type.end(), plain)) return false;
   return std::any_of(names.begin(), names.end(), [&](std::string_view name) {

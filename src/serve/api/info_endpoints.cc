@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using nlohmann::json;
 
-// About what a token takes in an answer: its id, and its text.
+// Estimates of a token in an answer: its id, and its text.
 constexpr size_t kIdBytes = 6;
 constexpr size_t kStringBytes = 12;
 constexpr size_t kMaxDetokenized = size_t{1} << 20;
@@ -42,7 +42,7 @@ TokenizeRequest read_tokenize(FieldReader& in, std::string_view body, const Requ
   }
   if (request.is_chat) {
     request.add_special_tokens = false;  // the template writes them
-    Notes notes;                         // the answer has no place for them
+    Notes notes;                         // the answer has no place for notes
     read_messages(in, body, request.chat, notes);
   }
   read_template_fields(in, body, request.chat);
@@ -58,7 +58,7 @@ TokenizeRequest read_tokenize(FieldReader& in, std::string_view body, const Requ
   return request;
 }
 
-// The fewest digits that give the same float again: 0.6, not 0.6000000238.
+// The fewest digits that give the same float: 0.6, not 0.6000000238.
 Json shortest(float value) {
   std::array<char, 64> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;

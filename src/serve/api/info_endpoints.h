@@ -1,4 +1,4 @@
-// The answers that need no generation: models, POST /tokenize and /detokenize, GET /openapi.json. Any thread.
+// Answers without generation: models, POST /tokenize and /detokenize, GET /openapi.json. Any thread.
 #pragma once
 
 #include <volley/engine.h>
@@ -17,27 +17,26 @@
 
 namespace volley::serve {
 
-// What GET /v1/models says of a model: OpenAI's fields, vLLM's max_model_len, and under "volley" what a client needs to
-// show its defaults as values: {"block_size", "tensor_parallel_size", "expert_parallel", "default_sampling",
-// "chat_sampling", "thinking", "reasoning_effort"}. `created`: Unix seconds. `chat_sampling`: what a chat should ask
-// for; nothing: the defaults.
+// A model in GET /v1/models: OpenAI's fields, vLLM's max_model_len, and under "volley" what a client needs to show its
+// defaults: {"block_size", "tensor_parallel_size", "expert_parallel", "default_sampling", "chat_sampling", "thinking",
+// "reasoning_effort"}. `created`: Unix seconds. `chat_sampling`: for chats; nothing: the defaults.
 nlohmann::ordered_json model_card(const std::string& name, std::time_t created, const EngineInfo& info,
                                   const OutputFormat& format, const std::optional<SamplingParams>& chat_sampling);
 
-// In vLLM's shapes: {"prompt"} or {"messages"} → {"count", "max_model_len", "tokens", "token_strs"}.
-// Once `cancelled` is true, which may be null, the answer does not matter any more, and comes soon.
+// In vLLM's form: {"prompt"} or {"messages"} → {"count", "max_model_len", "tokens", "token_strs"}. Once `cancelled`
+// (may be null) is true, the answer is not needed and comes soon.
 HttpResponse tokenize(const Engine& engine, const OutputFormat& format, std::string_view body,
                       const RequestRules& rules, const std::atomic<bool>* cancelled);
 // {"tokens"} → {"prompt"}.
 HttpResponse detokenize(const Engine& engine, std::string_view body, const RequestRules& rules);
 
-// The fields that each of the two looks at: what openapi.json must describe.
+// Fields that each of the two reads, for openapi.json.
 std::set<std::string_view> tokenize_fields(const RequestRules& rules);
 
-// openapi.json beside this header, embedded, with the version of the program.
+// The embedded openapi.json beside this header, with the program's version.
 std::string_view openapi_text();
 
-// The same with the fields of other servers (foreign_fields.h), which openapi.json leaves out: GET /openapi.json.
+// GET /openapi.json: the same with other servers' fields (foreign_fields.h).
 std::string_view openapi_document();
 
 }  // namespace volley::serve

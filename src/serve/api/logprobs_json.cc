@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// JSON has no infinity; a token that a mask ruled out gets the value that OpenAI uses for "practically impossible".
+// JSON has no infinity. A token that a mask ruled out gets OpenAI's value for "practically impossible".
 float finite_logprob(float logprob) {
   return std::max(logprob, -9999.0f);
 }
@@ -18,7 +18,7 @@ float finite_logprob(float logprob) {
 Json chat_logprob(const TokenLogprob& entry, const TokenText& token_text) {
   const std::string text = token_text(entry.token);
   Json bytes = nullptr;
-  // U+FFFD: the token holds part of a character, and its own bytes are not known here.
+  // U+FFFD: the token has part of a character, and its own bytes are unknown here.
   if (text.find("\xEF\xBF\xBD") == std::string::npos) {
     bytes = Json::array();
     for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
@@ -33,8 +33,8 @@ Json completion_logprobs() {
           {"text_offset", Json::array()}};
 }
 
-// OpenAI's: the `top` likeliest and the token itself. Keys are texts, and tokens can print alike (parts of characters):
-// the token itself keeps its text, of the others the likeliest, and the rest are named by their ids.
+// OpenAI's form: the `top` likeliest tokens and the token itself. Keys are texts, and tokens can look alike (parts of
+// characters): the token itself keeps its text, then the likeliest of the others, and the rest get their ids.
 Json top_logprobs(const PositionLogprobs& position, size_t top, const TokenText& token_text) {
   const TokenId chosen = position.chosen.token;
   const std::string chosen_text = token_text(chosen);
@@ -54,13 +54,13 @@ Json top_logprobs(const PositionLogprobs& position, size_t top, const TokenText&
 }
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-// Tokens that end in U+FFFD for longer are no unfinished character: a character has four bytes at most.
+// More tokens ending in U+FFFD are no unfinished character, because a character has at most four bytes.
 constexpr size_t kMaxOpen = 4;
-constexpr size_t kContext = 8;  // ids: more than a character takes
+constexpr size_t kContext = 8;  // ids: more than a character needs
 
 }  // namespace
 
-// Bytes that are no character may decode otherwise with more bytes behind them: they are no context.
+// Incomplete bytes may decode otherwise with more bytes behind them, so they are no context.
 std::string TextOffset::shown(const Decode& decode, bool skip_special) const {
   std::string text = context_.empty() ? "" : decode(context_, skip_special);
   return text.find(kReplacement) == std::string::npos ? text : "";
@@ -83,7 +83,7 @@ size_t TextOffset::take(TokenId token, const Decode& decode, bool skip_special) 
   open_.push_back(token);
   const std::string text = open_text();
   const bool unfinished = text.ends_with(kReplacement);
-  // Unless the token shows that the character will not be finished, it stands inside of it.
+  // The token stands inside the character, unless it shows that the character will not be finished.
   if (unfinished || !text.starts_with(before)) {
     while (before.ends_with(kReplacement)) before.resize(before.size() - kReplacement.size());
   }
@@ -135,7 +135,7 @@ void LogprobsWriter::add_echo(const PromptInfo& prompt, const std::vector<Positi
   out["tokens"].push_back(next_names()(first));
   out["token_logprobs"].push_back(nullptr);
   out["top_logprobs"].push_back(nullptr);
-  // The tokenizer may have put it before a text that is echoed as it was sent.
+  // The tokenizer may have added this token to a text that is echoed as sent.
   const std::string text = info_.decode({&first, 1}, false);
   const bool shown = text.find(kReplacement) != std::string::npos || prompt.echo.starts_with(text);
   out["text_offset"].push_back(shown ? offset_.take(first, info_.decode, false) : 0);

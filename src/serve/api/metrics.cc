@@ -45,7 +45,7 @@ const Histogram::BucketBoundaries& block_buckets() {
   return kBuckets;
 }
 
-// Ours, then vLLM's, both without their prefixes.
+// Our names, then vLLM's, both without prefixes.
 constexpr std::pair<std::string_view, std::string_view> kVllmNames[] = {
     {"num_requests_running", "num_requests_running"},
     {"num_requests_waiting", "num_requests_waiting"},
@@ -53,7 +53,7 @@ constexpr std::pair<std::string_view, std::string_view> kVllmNames[] = {
     {"prompt_tokens_total", "prompt_tokens_total"},
     {"generation_tokens_total", "generation_tokens_total"},
     {"request_success_total", "request_success_total"},
-    // These three have its older names, too, which routers still read.
+    // Routers still read vLLM's older names of these three.
     {"kv_cache_usage_perc", "kv_cache_usage_perc"},
     {"kv_cache_usage_perc", "gpu_cache_usage_perc"},
     {"prefix_cache_queries_total", "prefix_cache_queries_total"},
@@ -66,7 +66,7 @@ constexpr std::pair<std::string_view, std::string_view> kVllmNames[] = {
     {"spec_decode_num_accepted_tokens_total", "spec_decode_num_accepted_tokens_total"},
     {"spec_decode_num_accepted_tokens_per_pos_total", "spec_decode_num_accepted_tokens_per_pos_total"},
     {"time_to_first_token_seconds", "time_to_first_token_seconds"},
-    // Two of its names for the mean of a request, the older one first.
+    // vLLM's two names for a request's mean, the older one first.
     {"time_per_output_token_seconds", "time_per_output_token_seconds"},
     {"time_per_output_token_seconds", "request_time_per_output_token_seconds"},
     {"inter_token_latency_seconds", "inter_token_latency_seconds"},
@@ -79,12 +79,12 @@ constexpr std::pair<std::string_view, std::string_view> kVllmNames[] = {
     {"request_generation_tokens", "request_generation_tokens"},
 };
 
-// vLLM's words: a request that its client gave up is an abort.
+// vLLM calls a request that its client left an abort.
 const char* finish_label(FinishReason reason) {
   return reason == FinishReason::kCancelled ? "abort" : finish_reason_name(reason);
 }
 
-// Metric families of values that exist elsewhere, made anew for each scrape.
+// Metric families of values that exist elsewhere, built for each scrape.
 class Snapshot {
  public:
   explicit Snapshot(std::string model_name) : model_name_(std::move(model_name)) {}
@@ -136,7 +136,7 @@ double kv_usage(const EngineStats& stats) {
   return usage;
 }
 
-// Under names of their own: the sums have the usual ones, and whoever adds up a family's values must not count twice.
+// Replicas have names of their own, because the usual names have the sums, and adding up a family must not count twice.
 void add_replicas(const std::vector<EngineStats>& replicas, Snapshot& out) {
   const auto each = [&](auto add, const char* name, const char* help, const auto& value) {
     for (size_t i = 0; i < replicas.size(); ++i) {
@@ -190,7 +190,7 @@ void add_cache(const EngineStats& stats, Snapshot& out) {
               static_cast<double>(stats.cached_tokens));
 }
 
-// For routers that reckon in pages, as labels under vLLM's names for them.
+// For routers that count pages: labels under vLLM's names.
 void add_cache_config(const EngineInfo& info, Snapshot& out) {
   out.gauge("volley:cache_config_info", "Positions of a KV page, and how many pages there are, as labels.", 1,
             {{"block_size", std::to_string(info.page_size)}, {"num_gpu_blocks", std::to_string(info.kv_pages)}});
@@ -230,7 +230,7 @@ void add_speculation(const EngineStats& stats, Snapshot& out) {
             bonus + ratio(stats.accepted_tokens, stats.verify_steps));
 }
 
-// Sums of counts and of times: what is predicted is held against what is measured by the rates of both.
+// Sums of counts and times; their rates compare predictions with measurements.
 void add_verify_budget(const EngineStats::Verify& verify, Snapshot& out) {
   out.counter("volley:verify_steps_total", "Steps in which somebody decodes.", static_cast<double>(verify.steps));
   out.counter("volley:verify_plain_steps_total", "Of those, steps that drafted nothing.",
@@ -326,7 +326,7 @@ struct Metrics::State {
         acceptance_length(histogram("volley:request_acceptance_length",
                                     "Mean tokens of a request's verify steps, bonus token included.", block_buckets())),
         verify_tokens(histogram("volley:verify_tokens", "Rows of one request in a verify step.", block_buckets())) {
-    // Every reason is there from the start: a rate over a counter that appears later misses its first increment.
+    // Every reason exists from the start, because the rate of a later counter misses its first increment.
     for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kTimeout,
                                       FinishReason::kCancelled, FinishReason::kError}) {
       finished_by(reason);

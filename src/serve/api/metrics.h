@@ -1,6 +1,6 @@
-// What GET /metrics shows, in the text format of Prometheus: the engine's own counters, read at each scrape, and what
-// this server sees of each request. Everything is named "volley:…"; what vLLM has too is there a second time under its
-// name, "vllm:…", so that dashboards made for it work unchanged. Any thread.
+// GET /metrics in Prometheus' text format: the engine's counters, read at each scrape, and this server's view of
+// requests. All names begin with "volley:"; metrics that vLLM has are repeated as "vllm:…", so that its dashboards work
+// unchanged. Any thread.
 #pragma once
 
 #include <volley/engine.h>
@@ -16,22 +16,22 @@
 
 namespace volley::serve {
 
-// What a router weighs a server by. A choice is open from its submission to its last event, a client's request for as
-// long as one of its choices is. The tokens are those of the open choices' prompts and what they have produced.
+// A server's load, for routers. A choice is open from submission to its last event, a request while one of its choices
+// is. Tokens: of open choices' prompts and outputs.
 struct Load {
   int64_t requests = 0, choices = 0, tokens = 0;
 };
 
-// What others have counted since the start.
+// Counts that others keep since the start.
 struct OtherCounts {
   int64_t dropped_log_lines = 0;
-  std::optional<CacheEventPublisher::Counts> cache_events;  // nothing: there is no publisher
+  std::optional<CacheEventPublisher::Counts> cache_events;  // nothing: no publisher
 };
 
 class Metrics {
  public:
   class OpenChoice;
-  // One request of a client, open for as long as this lives. Any thread.
+  // A client's request, open during this object's life. Any thread.
   class OpenRequest {
    public:
     explicit OpenRequest(std::shared_ptr<Metrics> metrics);
@@ -60,12 +60,12 @@ class Metrics {
   explicit Metrics(const std::string& model_name);
   ~Metrics();
 
-  // On the engine's thread, for each event. `gap_s`: seconds since the request's previous event with tokens, if any.
+  // Called on the engine's thread for each event. `gap_s`: since the request's previous event with tokens, if any.
   void observe(const Event& event, std::optional<double> gap_s);
   // `path` must come from a bounded set.
   void count_response(std::string_view path, int status);
   void count_connections(int change);
-  void count_body_bytes(int64_t change);  // received of bodies that no endpoint has read yet
+  void count_body_bytes(int64_t change);  // received in bodies that no endpoint has read yet
 
   Load load() const { return {open_requests_.load(), open_choices_.load(), open_tokens_.load()}; }
 

@@ -1,4 +1,4 @@
-// Protects the names and values that dashboards read.
+// Protects names and values that dashboards read.
 #include "serve/api/metrics.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ EngineStats sample_stats() {
   return stats;
 }
 
-// Each of these lines is one of the text's.
+// Checks that the text has each of these lines.
 void expect_lines(const std::string& text, const std::string& lines) {
   std::istringstream all(lines);
   for (std::string line; std::getline(all, line);) {
@@ -124,7 +124,7 @@ volley:verify_survivals_total{position="1",model_name="pocket"} 80
 volley:verify_survival_blocks_total{position="1",model_name="pocket"} 99)");
 }
 
-// A dashboard made for vLLM reads these names.
+// Dashboards for vLLM read these names.
 TEST(Metrics, HasVllmsNamesToo) {
   Metrics metrics("pocket");
   Event event;

@@ -36,7 +36,7 @@ void read_chat_logprobs(FieldReader& in, SamplingParams& sampling) {
   sampling.logprobs = logprobs ? top : -1;
 }
 
-// The prompt's log-probabilities come with an echo.
+// An echo includes the prompt's log-probabilities.
 void read_completion_logprobs(FieldReader& in, ApiRequest& out) {
   int32_t& logprobs = out.generate.sampling.logprobs;
   logprobs = -1;
@@ -78,7 +78,7 @@ void read_prompts(FieldReader& in, int vocab_size, std::vector<Prompt>& prompts)
   }
 }
 
-// All but the messages and tools.
+// Reads all but the messages and tools.
 ApiResult<ApiRequest> read_chat_fields(FieldReader& in, std::string_view body, const RequestRules& rules,
                                        ApiRequest request) {
   read_template_fields(in, body, request.chat);

@@ -1,4 +1,4 @@
-// Protects the meaning of every request field: what is honoured, what is refused and with which words, what is ignored.
+// Protects the meaning of every request field: applied, refused with the right words, or ignored.
 #include "serve/api/openai_request.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class OpenAiRequest : public ::testing::Test {
     return parse_completion_request(body, rules());
   }
 
-  using Field = std::pair<const char*, const char*>;  // its name and value
+  using Field = std::pair<const char*, const char*>;  // name and value
   // By chats and completions, with this code and a message that names the field.
   void expect_refused(std::span<const Field> fields, std::string_view code) const;
 
@@ -144,7 +144,7 @@ TEST_F(OpenAiRequest, ASeedOfMinusOneIsNone) {
   EXPECT_EQ(good(chat(R"("seed": 0)")).generate.sampling.seed, 0u);
 }
 
-// As in vLLM and SGLang, which take any 64 bits.
+// vLLM and SGLang take any 64 bits.
 TEST_F(OpenAiRequest, NegativeSeedsAreTheirBits) {
   EXPECT_EQ(good(chat(R"("seed": -2)")).generate.sampling.seed, ~uint64_t{1});
   EXPECT_EQ(good(chat(R"("seed": -9223372036854775808)")).generate.sampling.seed, uint64_t{1} << 63);
@@ -301,7 +301,7 @@ TEST_F(OpenAiRequest, ReadsWhatMayBeChosen) {
   }
 }
 
-// What the engine would refuse without a field's name is refused with it.
+// The engine's refusal would not name a field, so the field is checked here.
 TEST_F(OpenAiRequest, ListsThatAreTooLongNameTheirField) {
   info_.vocab_size = 5000;
   info_.eos_token_ids = {1, 2};
@@ -342,7 +342,7 @@ TEST_F(OpenAiRequest, PassesMessagesToTheTemplateUnchanged) {
       R"([{"role":"system","content":"s"},{"role":"assistant","content":null,"z":1.50,"a":[2]},{"role":"user","content":"x"}])");
 }
 
-// As clients write them that send all fields of a message.
+// Some clients send all fields of a message.
 TEST_F(OpenAiRequest, LeavesNullMembersOfMessagesOut) {
   const std::string messages =
       R"([{"role": "user", "content": [{"type": "text", "text": "x"}], "name": null}, {"tool_calls": null, "role":"assistant",
@@ -352,7 +352,7 @@ TEST_F(OpenAiRequest, LeavesNullMembersOfMessagesOut) {
             R"({"role":"assistant","content":null}])");
 }
 
-// Qwen's and DeepSeek's templates read reasoning_content alone; answers have both names, and clients send back one.
+// Qwen's and DeepSeek's templates read only reasoning_content. Answers have both names, and clients send back one.
 TEST_F(OpenAiRequest, ThoughtsReachTheTemplateUnderEitherName) {
   const auto passed = [&](const std::string& message) {
     return messages_json(good(raw_chat(R"({"messages": [)" + message + "]}")).chat.messages);

@@ -28,7 +28,7 @@ Json envelope(const ResponseInfo& info, const char* object) {
           {"system_fingerprint", nullptr}};
 }
 
-// Without the one token that the engine had to make for an echo; it may be the last one of the prompt.
+// Leaves out the token that the engine had to choose for an echo, which may be the prompt's last.
 Usage counted(const ResponseInfo& info, int choice, const Finish& finish) {
   Usage usage = finish.usage;
   if (!info.shape.echo_only) return usage;
@@ -37,7 +37,7 @@ Usage counted(const ResponseInfo& info, int choice, const Finish& finish) {
   return usage;
 }
 
-// Under the name that vLLM has now, and the one that it and others had before.
+// Writes vLLM's current name, and the older one that it and others used.
 void add_reasoning(std::string reasoning, Json& message) {
   if (reasoning.empty()) return;
   message["reasoning"] = reasoning;
@@ -66,7 +66,7 @@ class ChoicesWriter : public ResponseWriter {
   UsageTotals usage_;
 };
 
-// What the deltas of a choice add up to.
+// The sum of a choice's deltas.
 struct Message {
   std::string content, reasoning;
   std::vector<OutputDelta::ToolCall> calls;
@@ -84,7 +84,7 @@ struct Message {
   }
 };
 
-// An object of lists that grow. Kept as text, for a tree takes many times as much memory.
+// An object of growing lists, kept as text, because a tree takes many times the memory.
 class Lists {
  public:
   void add(const Json& more) {
@@ -102,7 +102,7 @@ class Lists {
     }
   }
 
-  // `null` if nothing was added.
+  // Appends `null` if no list has grown.
   void append_to(std::string& out) const {
     if (members_.empty()) {
       out += "null";
@@ -125,7 +125,7 @@ class Lists {
     return nullptr;
   }
 
-  std::vector<std::pair<std::string, std::string>> members_;  // of a list all but its last bracket
+  std::vector<std::pair<std::string, std::string>> members_;  // each list without its last bracket
 };
 
 struct WholeChoice {
@@ -165,7 +165,7 @@ class WholeWriter final : public ChoicesWriter<WholeChoice> {
       append_choice(choices_[i], static_cast<int>(i), body);
     }
     Json rest = {{"usage", usage_.json()}};
-    // A chat has one prompt, and what belongs to it stands beside the choices.
+    // A chat has one prompt, so its data stand beside the choices.
     if (chat && info_.shape.token_ids) rest["prompt_token_ids"] = info_.prompts.front().ids;
     body.append("],").append(open(rest), 1);
     if (chat) append_prompt_logprobs(prompt_logprobs, body);
@@ -175,7 +175,7 @@ class WholeWriter final : public ChoicesWriter<WholeChoice> {
   std::string fail(const ApiError&) override { return {}; }  // a whole answer has not begun before its end
 
  private:
-  // An object to which members are still to be added as text. REQUIRES: it has one already.
+  // An object that still gets members as text. REQUIRES: it has one already.
   static std::string open(const Json& object) {
     std::string text = dump(object);
     text.pop_back();
@@ -203,7 +203,7 @@ class WholeWriter final : public ChoicesWriter<WholeChoice> {
     return json;
   }
 
-  // Takes what the choice holds.
+  // Consumes the choice's parts.
   void append_choice(WholeChoice& choice, int index, std::string& out) const {
     Json json = {{"index", index}};
     if (info_.kind == ApiKind::kChat) {
@@ -229,7 +229,7 @@ class StreamWriter final : public ChoicesWriter<ChoiceOutput> {
  public:
   using ChoicesWriter::ChoicesWriter;
 
-  // A role first (chat), then what is new, then an empty chunk with the reason of the end.
+  // Sends a role first (chat), then news, then an empty chunk with the finish reason.
   std::string add(int index, const Event& event) override {
     ChoiceOutput& choice = choices_[static_cast<size_t>(index)];
     auto news = choice.read(event);
@@ -241,7 +241,7 @@ class StreamWriter final : public ChoicesWriter<ChoiceOutput> {
     Json parts = Json::object();
     if (!volley.is_null() && !news.last) parts["volley"] = std::exchange(volley, nullptr);
     const Json prompt = news.first && info_.kind == ApiKind::kCompletion ? prompt_part(index, news) : Json::object();
-    // Tokens whose text is held back make no chunk of their own, unless blocks are shown.
+    // Tokens with held-back text make no chunk of their own, unless blocks are shown.
     if (!news.delta.empty() || !news.logprobs.is_null() || !news.tokens.empty() || !parts.empty() || !prompt.empty()) {
       Json choice_json = payload(delta_json(news.delta));
       choice_json["logprobs"] = std::move(news.logprobs);
@@ -277,7 +277,7 @@ class StreamWriter final : public ChoicesWriter<ChoiceOutput> {
  private:
   const char* object_name() const { return info_.kind == ApiKind::kChat ? "chat.completion.chunk" : "text_completion"; }
 
-  // A choice in a chunk, all but its index.
+  // A choice in a chunk, without its index.
   Json payload(Json content) const {
     return {{info_.kind == ApiKind::kChat ? "delta" : "text", std::move(content)},
             {"logprobs", nullptr},
@@ -307,7 +307,7 @@ class StreamWriter final : public ChoicesWriter<ChoiceOutput> {
     return json;
   }
 
-  // What belongs to the prompt, on the first chunk.
+  // The prompt's part, on the first chunk.
   Json prompt_part(int index, const ChoiceOutput::News& news) const {
     Json part = Json::object();
     if (info_.shape.prompt_logprobs >= 0) part["prompt_logprobs"] = news.prompt_logprobs;
@@ -336,7 +336,7 @@ class StreamWriter final : public ChoicesWriter<ChoiceOutput> {
 }  // namespace
 
 void UsageTotals::add(int choice, const Usage& usage, int64_t reasoning_tokens) {
-  // Later choices of a prompt find it in the cache because of the first: only that one says what the cache saved.
+  // Later choices find the prompt in the cache because of the first, so only the first reports what the cache saved.
   if (choice % n_ == 0) {
     prompt_ += usage.prompt_tokens;
     cached_ += usage.cached_tokens;

@@ -1,5 +1,5 @@
-// Events in, response bodies out: one JSON object at the end, or server-sent events as the text grows. Pure: no clock,
-// no sockets. One thread at a time.
+// Turns events into response bodies: one JSON object at the end, or server-sent events as the text grows. Pure: no
+// clock, no sockets. One thread at a time.
 #pragma once
 
 #include <volley/engine.h>
@@ -14,11 +14,11 @@
 
 namespace volley::serve {
 
-// Sums over the choices of a response. A prompt counts once, however many choices it has.
+// Sums over a response's choices. A prompt counts once for all its choices.
 class UsageTotals {
  public:
   explicit UsageTotals(int n) : n_(n) {}
-  // reasoning_tokens: of usage.completion_tokens, those that were thought.
+  // reasoning_tokens: the thoughts among usage.completion_tokens.
   void add(int choice, const Usage& usage, int64_t reasoning_tokens);
   nlohmann::ordered_json json() const;
 
@@ -32,21 +32,20 @@ class UsageTotals {
   int64_t prompt_ = 0, cached_ = 0, completion_ = 0, reasoning_ = 0, drafted_ = 0, accepted_ = 0;
 };
 
-// The events given to a writer must be those of finished or running choices: failures are the caller's.
+// Takes events of running or finished choices; the caller handles failures.
 class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
-  // Returns what can be sent now: server-sent events, or nothing.
+  // Returns server-sent events to send now; may be empty.
   virtual std::string add(int choice, const Event& event) = 0;
-  // After the last event of every choice: the rest, or the whole body.
+  // Call after the last event of every choice. Returns the rest, or the whole body.
   virtual std::string end() = 0;
-  // A stream that has begun cannot go on: what tells its client so, and ends it. Last; usage() may still be asked for.
+  // Ends a stream that cannot go on, and tells its client. The last call, except usage().
   virtual std::string fail(const ApiError& error) = 0;
-  // Counts the choices that have ended.
+  // Usage of choices that have ended.
   virtual const UsageTotals& usage() const = 0;
 };
 
-// Makes the writer of an answer: of a stream, or of a whole one.
 using MakeWriter = std::function<std::unique_ptr<ResponseWriter>(ResponseInfo info, int choices, bool stream)>;
 
 std::unique_ptr<ResponseWriter> whole_response_writer(ResponseInfo info, int choices);

@@ -1,4 +1,4 @@
-// Protects the response schemas that client libraries decode: objects, chunks, log-probabilities, usage.
+// Protects the responses that client libraries decode: objects, chunks, log-probabilities, usage.
 #include "serve/api/openai_response.h"
 
 #include <gtest/gtest.h>
@@ -298,7 +298,7 @@ TEST(WholeResponse, EchoWithLogprobsAndNothingElse) {
   EXPECT_EQ(body.at("usage").at("completion_tokens"), 0);
 }
 
-// A prompt as long as the context: its last token is what the engine was made to choose.
+// A prompt as long as the context: the engine had to choose its last token.
 TEST(WholeResponse, TheLastTokenOfAPromptMayBeTheOutput) {
   ResponseInfo info = shaped(ApiKind::kCompletion, [](ResponseShape& shape) {
     shape.echo_only = true;
@@ -323,7 +323,7 @@ TEST(WholeResponse, TheLastTokenOfAPromptMayBeTheOutput) {
   EXPECT_EQ(body.at("usage").at("completion_tokens"), 0);
 }
 
-// A token that the tokenizer put before the text is no part of what was sent and is echoed.
+// The tokenizer added a token to the text, which is not echoed.
 TEST(WholeResponse, OffsetsOfAnEchoAreInTheEcho) {
   for (const bool shown : {false, true}) {
     ResponseInfo info = make_info(ApiKind::kCompletion);
@@ -340,12 +340,12 @@ TEST(WholeResponse, OffsetsOfAnEchoAreInTheEcho) {
   }
 }
 
-// The thoughts of an answer are counted by token, and an answer in pieces gives what one in whole does.
+// Thoughts are counted by token, and a streamed answer has the same count as a whole one.
 TEST(Usage, CountsThoughts) {
   ResponseInfo info = shaped(ApiKind::kChat, [](ResponseShape& shape) { shape.include_usage = true; });
   info.reasoning = ReasoningStart::kClosed;
   info.parser = OutputParser::Options{answers_named("none"), ReasoningStart::kClosed, "call_"};
-  const std::string text = "<think>hm!</think>Yes";  // a token a character
+  const std::string text = "<think>hm!</think>Yes";  // one token a character
   for (const size_t piece : {size_t{1}, size_t{4}, text.size()}) {
     const auto whole = whole_response_writer(info, 1);
     const auto stream = stream_response_writer(info, 1);
@@ -392,7 +392,7 @@ TEST(WholeResponse, KeepsTheStopWhenAsked) {
   }
 }
 
-// Streamed deltas and the whole message must be the same answer.
+// Streamed deltas and the whole message must agree.
 TEST(ToolCalls, StreamedAndWholeAgree) {
   const std::string text =
       "<think>hm</think>Well.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, 2]}}\n</tool_call>";
@@ -436,7 +436,7 @@ TEST(ToolCalls, StreamedAndWholeAgree) {
   EXPECT_EQ(chunks_of(bytes).back().at("choices").at(0).at("finish_reason"), "tool_calls");
 }
 
-// A stop of the client's may end the answer inside of a call, whose arguments are then no JSON: no call to make.
+// A client's stop may cut a call, whose arguments are then no JSON, so it cannot be made.
 TEST(ToolCalls, AStopThatCutsACallIsNoCall) {
   const auto reason = [](const std::string& text, bool stop_text, std::optional<TokenId> stop_token) {
     ResponseInfo info = make_info(ApiKind::kChat);
@@ -496,7 +496,7 @@ TEST(Logprobs, CompletionSchemaCountsOffsetsAcrossEvents) {
   EXPECT_EQ(logprobs.at("top_logprobs").at(0), json::parse(R"({"a": -0.25, "\ufffd": -2.0})"));
 }
 
-// OpenAI: the k likeliest, and the token itself where it is not one of them.
+// As in OpenAI's API: the k likeliest, and the token itself if it is not among them.
 TEST(Logprobs, CompletionAlternativesHoldTheTokenItself) {
   ResponseInfo info = make_info(ApiKind::kCompletion);
   info.logprobs = true;
@@ -512,14 +512,14 @@ TEST(Logprobs, CompletionAlternativesHoldTheTokenItself) {
   EXPECT_EQ(tops({{'c', -3.0f}, {{'a', -1.0f}, {'b', -2.0f}}}), json::parse(R"({"a": -1.0, "b": -2.0, "c": -3.0})"));
   EXPECT_EQ(tops({{'c', -3.0f}, {}}), json::parse(R"({"c": -3.0})")) << "logprobs: 0";
   EXPECT_EQ(tops({{'a', -1.0f}, {{'a', -1.0f}, {'b', -2.0f}}}), json::parse(R"({"a": -1.0, "b": -2.0})"));
-  // Tokens that print alike: the chosen one has the text, of the others the likeliest.
+  // Tokens look alike: the chosen one has the text, then the likeliest other.
   EXPECT_EQ(tops({{1001, -4.0f}, {{999, -1.0f}, {1000, -2.0f}}}),
             json::parse(R"({"token_id:999": -1.0, "token_id:1000": -2.0, "\ufffd": -4.0})"));
   EXPECT_EQ(tops({{'a', -4.0f}, {{999, -1.0f}, {1000, -2.0f}}}),
             json::parse(R"({"\ufffd": -1.0, "token_id:1000": -2.0, "a": -4.0})"));
 }
 
-// A character split over tokens is one character of the text; what is never completed is as many as are printed.
+// A character split over tokens counts once. One that is never completed counts as its printed characters.
 TEST(Logprobs, OffsetsAreThoseOfTheText) {
   ResponseInfo info = make_info(ApiKind::kCompletion);
   info.logprobs = true;

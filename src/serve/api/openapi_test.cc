@@ -1,4 +1,4 @@
-// Protects the description of the API from saying anything else than the code does: paths, fields, bounds.
+// Protects the agreement of openapi.json with the code: paths, fields, bounds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -89,14 +89,14 @@ TEST_F(OpenApi, RequiresWhatTheCodeRequires) {
   missing(parse_completion_request, "CompletionRequest");
 }
 
-// Each bound is the code's own: the value at it passes, the one past it is an error that names the field.
+// Each stated bound is the code's: the value at it passes, and the next one gives an error that names the field.
 TEST_F(OpenApi, BoundsAreTheCodes) {
   for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
     const json& properties =
         schema(kind == ApiKind::kChat ? "ChatCompletionRequest" : "CompletionRequest").at("properties");
     int checked = 0;
     for (const auto& [name, property] : properties.items()) {
-      if (!property.contains("maximum") || name == "seed") continue;  // 2^64 is no integer of JSON for every parser
+      if (!property.contains("maximum") || name == "seed") continue;  // not every JSON parser reads 2^64 as an integer
       const auto error_at = [&, field = name](const json& value) {
         json body = {{field, value}};
         if (field == "top_logprobs") body["logprobs"] = true;
@@ -120,7 +120,7 @@ TEST_F(OpenApi, BoundsAreTheCodes) {
   }
 }
 
-// A value of another type than described is refused, and null is always a field that was not sent.
+// A value of a type that is not described is refused, and null always counts as missing.
 TEST_F(OpenApi, TypesAreTheCodes) {
   for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
     const json& properties =

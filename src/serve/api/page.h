@@ -1,4 +1,4 @@
-// A page of a list, as the query "order", "limit" and "after" asks for it. Pure.
+// A page of a list, for the query "order", "limit" and "after". Pure.
 #pragma once
 
 #include <algorithm>
@@ -15,21 +15,21 @@ namespace volley::serve {
 
 struct PageQuery {
   bool oldest_first = true;
-  std::string after = {};  // id of what comes before the page; empty: nothing
+  std::string after = {};  // id of the item before the page; may be empty
   size_t limit = 0;
 };
 
 template <typename Item>
 struct Page {
   std::vector<Item> items;
-  bool more = false;  // follow behind it
+  bool more = false;  // more items follow
 };
 
-// What a request asks for. `usual`: what a page holds unless it says otherwise.
+// Reads a request's query. `usual`: the default size of a page.
 ApiResult<PageQuery> page_query(const HttpRequest& request, size_t usual, size_t most);
 
-// Copies what is on the page and nothing else. Items without a `sequence` come oldest first, others in any order.
-// Nothing: `after` is none of them.
+// Copies only the page's items. Those without a `sequence` come oldest first, others in any order. Nothing: `after`
+// names none of the items.
 template <typename Item>
 std::optional<Page<Item>> page_of(std::vector<const Item*> items, const PageQuery& query) {
   if constexpr (requires { Item::sequence; }) std::ranges::sort(items, {}, [](const Item* i) { return i->sequence; });

@@ -13,14 +13,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kDefaultCompletionTokens = 16;  // of the completions schema; chat runs to the end of the context
+constexpr int kDefaultCompletionTokens = 16;  // the completions schema's default; a chat may fill the context
 constexpr size_t kMaxStops = 16;
-constexpr size_t kMaxText = 1024;  // characters of a stop string and of a salt, which every choice has a copy of
+constexpr size_t kMaxText = 1024;  // characters of a stop string and of a salt, which every choice copies
 constexpr size_t kMaxBadWords = 1024;
 constexpr int kMaxPattern = 1024;  // tokens of a repetition
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
-// Clients of vLLM send -1 when they mean none.
+// Clients of vLLM send -1 for no seed.
 void read_seed(FieldReader& in, SamplingParams& sampling) {
   const json* value = in.get("seed");
   if (!value) return;
@@ -37,7 +37,7 @@ void read_seed(FieldReader& in, SamplingParams& sampling) {
   } else if (*number == -1) {
     sampling.seed.reset();
   } else {
-    sampling.seed = static_cast<uint64_t>(*number);  // of a negative one the bits
+    sampling.seed = static_cast<uint64_t>(*number);  // keeps a negative one's bits
   }
 }
 
@@ -71,12 +71,13 @@ void read_logit_bias(FieldReader& in, int vocab_size, SamplingParams& sampling) 
   }
 }
 
-// Defaults are the model's own; a field that is null or missing leaves them.
+// Defaults are the model's own; a null or missing field keeps them.
 void read_sampling(FieldReader& in, const RequestRules& rules, SamplingParams& sampling) {
   sampling = rules.info.default_sampling;
   in.number("temperature", 0, 100, sampling.temperature);
   in.number("top_p", std::numeric_limits<double>::denorm_min(), 1, sampling.top_p, "above 0 and at most 1");
-  sampling.top_p = std::max(sampling.top_p, std::numeric_limits<float>::min());  // less than a float holds is the least
+  // rounds a value below the least float up
+  sampling.top_p = std::max(sampling.top_p, std::numeric_limits<float>::min());
   in.integer("top_k", -1, kMaxTokens, sampling.top_k);
   in.number("min_p", 0, 1, sampling.min_p);
   in.number("repetition_penalty", 0.01, 100, sampling.repetition_penalty);
@@ -89,7 +90,7 @@ void read_sampling(FieldReader& in, const RequestRules& rules, SamplingParams& s
 void read_limits(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
   GenerateRequest& generate = out.generate;
   if (!out.max_tokens_given) generate.max_tokens = out.kind == ApiKind::kChat ? -1 : kDefaultCompletionTokens;
-  // An echo may stand alone: it is what tools that score a prompt ask for.
+  // An echo may stand alone: tools that score a prompt ask for it.
   if (in.integer("max_tokens", out.echo ? 0 : 1, kMaxTokens, generate.max_tokens)) out.max_tokens_given = true;
   if (out.kind == ApiKind::kChat && in.integer("max_completion_tokens", 1, kMaxTokens, generate.max_tokens)) {
     out.max_tokens_given = true;
@@ -142,7 +143,7 @@ void read_bad_words(FieldReader& in, std::vector<std::string>& words) {
                                          " strings of 1 to " + std::to_string(kMaxText) + " characters."));
 }
 
-// vLLM's. A size of 0 is off, and a least size of 0 is 1.
+// vLLM's. A size of 0 turns it off, and a least size of 0 means 1.
 void read_repetition(FieldReader& in, std::optional<RepetitionDetection>& out) {
   RepetitionDetection rule{.min_size = 0, .max_size = 0, .min_count = 0};
   in.object("repetition_detection", [&](FieldReader& fields) {
@@ -161,7 +162,7 @@ void read_repetition(FieldReader& in, std::optional<RepetitionDetection>& out) {
   out = rule;
 }
 
-// Which tokens may be chosen, beside structured output.
+// Reads the fields on allowed tokens, except structured output.
 void read_token_rules(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
   std::vector<TokenId>& allowed = out.generate.allowed_tokens;
   if (const json* ids = in.get("allowed_token_ids")) {
@@ -204,7 +205,7 @@ void read_stream(FieldReader& in, ApiRequest& out) {
   }
 }
 
-// What the answer holds beside its text.
+// Reads what the answer contains beside its text.
 void read_shape(FieldReader& in, ApiRequest& out) {
   in.boolean("include_stop_str_in_output", out.shape.include_stop);
   bool no_stop_trim = false;  // SGLang's name
@@ -219,7 +220,7 @@ void read_shape(FieldReader& in, ApiRequest& out) {
   }
 }
 
-// Our own object: a name in it that we do not know is a mistake, not another server's field.
+// This object is our own, so an unknown name in it is a mistake, not another server's field.
 void read_volley(FieldReader& in, ApiRequest& out) {
   in.object("volley", [&](FieldReader& volley) {
     volley.boolean("speculation", out.generate.speculation);

@@ -10,7 +10,7 @@
 namespace volley::serve {
 namespace {
 
-constexpr std::string_view kMark = "volley1.";  // no letter of Base64 is a dot
+constexpr std::string_view kMark = "volley1.";  // Base64 has no dot
 
 const unsigned char* bytes_of(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());

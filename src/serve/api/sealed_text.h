@@ -1,6 +1,5 @@
-// Thoughts that a client sends back as it got them: "encrypted_content" of the Responses API, "signature" of the
-// Messages API. Here it holds the text itself, as Base64, for clients that keep nothing else of a thought. It is no
-// secret.
+// Thoughts that a client sends back unchanged: "encrypted_content" of the Responses API, "signature" of the Messages
+// API. Here it contains the text itself, as Base64, for clients that keep no more of a thought. It is no secret.
 #pragma once
 
 #include <optional>
@@ -10,7 +9,7 @@
 namespace volley::serve {
 
 std::string seal_text(std::string_view text);
-// Nothing: seal_text() has not made it.
+// Nothing: not made by seal_text().
 std::optional<std::string> unseal_text(std::string_view sealed);
 
 }  // namespace volley::serve

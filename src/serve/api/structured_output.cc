@@ -15,14 +15,13 @@ using Kind = GrammarSpec::Kind;
 
 constexpr size_t kMaxChoices = 4096;
 
-// What a request says of its schema beside it.
+// Options of a schema that the request has beside it.
 struct SchemaOptions {
-  std::optional<bool> any_whitespace;  // between the tokens of JSON: any or none; nothing: a bounded one
+  std::optional<bool> any_whitespace;  // between JSON tokens: any or none; nothing: a bounded amount
   bool open_objects = false;
 };
 
-// Writes them into the schema's own text, whose order of properties is kept. A schema that brings options of its own
-// keeps them.
+// Writes the options into the schema's own text, which keeps the order of properties. Options in the schema stay.
 void set_options(GrammarSpec& grammar, const SchemaOptions& options) {
   if (grammar.kind != Kind::kJsonObject && grammar.kind != Kind::kJsonSchema) return;
   std::string text;
@@ -38,7 +37,7 @@ void set_options(GrammarSpec& grammar, const SchemaOptions& options) {
   grammar.text.insert(grammar.text.find('{') + 1, text);
 }
 
-// The constraints of one request, in the order in which they were read.
+// Collects a request's constraints in the order of reading.
 class Collector {
  public:
   void add(std::string field, Kind kind, std::string text, std::vector<std::string> choices = {}) {
@@ -61,7 +60,7 @@ class Collector {
   SchemaOptions options_;
 };
 
-// A schema as an object, or as JSON text in a string. `object`: the text that `in` reads.
+// Reads a schema that is an object, or JSON text in a string. `object`: the text that `in` reads.
 void read_schema(FieldReader& in, std::string_view name, std::string_view object, const std::string& path,
                  Collector& to) {
   const json* value = in.get(name);
@@ -112,8 +111,8 @@ void read_json_object(FieldReader& in, std::string_view name, const std::string&
   if (in.boolean(name, wanted) && wanted) to.add(path, Kind::kJsonObject, {});
 }
 
-// `raw`: its text. `field`: what the client's API calls it. `nested`: a schema stands in an object of its own, though
-// some clients leave that out.
+// `raw`: its text. `field`: its name in the client's API. `nested`: a schema belongs into an object of its own,
+// although some clients leave that out.
 void read_format(FieldReader& format, std::string_view raw, const std::string& field, bool nested, Collector& to) {
   std::string type;
   if (!format.string("type", type)) {
@@ -124,7 +123,7 @@ void read_format(FieldReader& format, std::string_view raw, const std::string& f
       bool strict = false;
       schema.string("name", name);
       schema.string("description", description);
-      schema.boolean("strict", strict);  // the text follows the schema either way
+      schema.boolean("strict", strict);  // the text follows the schema in any case
       if (!schema.get("schema")) schema.fail(invalid_field("schema", in_quotes(whose) + " needs a \"schema\"."));
       read_schema(schema, "schema", text, field, to);
     };
@@ -158,7 +157,7 @@ void read_structured_outputs(FieldReader& in, std::string_view body, Collector& 
     read_choice(outputs, "choice", path + "choice", to);
     read_text(outputs, "grammar", Kind::kEbnf, path + "grammar", to);
     read_json_object(outputs, "json_object", path + "json_object", to);
-    // vLLM's choice of an implementation: there is one here, and nothing to fall back to.
+    // vLLM's choice of an implementation: here there is one, without a fallback.
     for (const char* name : {"disable_fallback", "_backend", "_backend_was_auto"}) outputs.know(name);
     if (bool none = false; outputs.boolean("disable_any_whitespace", none)) to.options().any_whitespace = !none;
     if (bool closed = true; outputs.boolean("disable_additional_properties", closed))
@@ -168,7 +167,7 @@ void read_structured_outputs(FieldReader& in, std::string_view body, Collector& 
         outputs.fail(unsupported_field(name, in_quotes(path + name) + " is not supported: leave it out."));
       }
     }
-    // A constraint that is not known would let the text go free.
+    // An unknown constraint must not leave the text free.
     if (const auto unread = outputs.unread(); !unread.empty()) {
       outputs.fail(unsupported_field(unread.front(), "\"structured_outputs\" has no " + in_quotes(unread.front()) +
                                                          "; it takes json, regex, choice, grammar or json_object."));

@@ -1,5 +1,4 @@
-// Protects the many names of one wish: each of them must constrain the output, none may be lost, two exclude each
-// other.
+// Protects constraints under their many names: each must hold, none may be lost, and two exclude each other.
 #include "serve/api/structured_output.h"
 
 #include <gtest/gtest.h>
@@ -118,7 +117,7 @@ TEST(StructuredOutput, NamesWhatIsWrong) {
   }
 }
 
-// White space is bounded unless a request says otherwise, beside a constraint under any name.
+// White space is bounded by default, beside a constraint under any name.
 TEST(StructuredOutput, WhiteSpaceIsAnOptionOfTheSchema) {
   const std::string option = R"("x-guidance":{"whitespace_flexible":true})",
                     free = R"({"disable_any_whitespace": false)";
@@ -156,7 +155,7 @@ TEST(StructuredOutput, ObjectsAreOpenedBesideTheSchema) {
   EXPECT_FALSE(closed.open_objects);
 }
 
-// vLLM's clients send along which implementation they chose.
+// vLLM's clients also send the implementation that they chose.
 TEST(StructuredOutput, TheChoiceOfAnImplementationChangesNothing) {
   const Read result =
       read(R"({"structured_outputs": {"regex": "a", "_backend": "xgrammar", "_backend_was_auto": true}})");

@@ -20,7 +20,7 @@ const json* member_object(const json& object, const char* name) {
   return found != object.end() && found->is_object() ? &*found : nullptr;
 }
 
-// One element of "tools". `text`: its JSON, which the template gets unless it is a custom tool. Nothing after an error.
+// Reads one element of "tools". `text`: its JSON, which the template gets unless it is custom. Nothing after an error.
 std::optional<ShownTool> read_tool(FieldReader& in, const json& value, std::string_view text,
                                    const std::string& where) {
   const auto wrong = [&](const std::string& message) {
@@ -78,7 +78,7 @@ void fail_choice(FieldReader& in) {
       R"({"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": […]}}.)"));
 }
 
-// {"type": "function", "function": {"name": …}}, or the same with "custom".
+// Reads {"type": "function", "function": {"name": …}}, or the same with "custom".
 std::optional<ToolChoice::Name> read_name(const json& reference) {
   const bool custom = reference.is_object() && reference.value("type", json()) == "custom";
   const json* named = reference.is_object() ? member_object(reference, custom ? "custom" : "function") : nullptr;
@@ -86,7 +86,7 @@ std::optional<ToolChoice::Name> read_name(const json& reference) {
   return ToolChoice::Name{named->at("name"), custom};
 }
 
-// Nothing: it has another form.
+// Nothing: another form.
 std::optional<ToolChoice> read_choice(const json& choice) {
   using Mode = ToolChoice::Mode;
   if (choice == "none") return ToolChoice{Mode::kNone};
@@ -114,7 +114,7 @@ std::optional<ToolChoice> read_choice(const json& choice) {
   return out.names.empty() ? std::nullopt : std::optional(std::move(out));
 }
 
-// Leaves the tools of these names alone, in their order. False: `in` has an error.
+// Keeps only the tools of these names, in their order. False: `in` has an error.
 bool keep_named(FieldReader& in, const std::vector<ToolChoice::Name>& names, ToolRequest& out) {
   std::unordered_map<std::string_view, Tool*> rest;
   for (Tool& tool : out.tools) rest.emplace(tool.name, &tool);

@@ -1,4 +1,4 @@
-// What a chat request says about tools. Pure functions.
+// Reads a chat request's tools. Pure functions.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace volley::serve {
 
-// What "tool_choice" says, in whatever form an API has it.
+// "tool_choice", in any API's form.
 struct ToolChoice {
   enum class Mode { kNone, kAuto, kRequired };
   struct Name {
@@ -20,32 +20,32 @@ struct ToolChoice {
   };
 
   Mode mode = Mode::kAuto;
-  std::vector<Name> names = {};  // of the tools that may be called; empty: all
-  bool single = false;           // one of `names`, called once
+  std::vector<Name> names = {};  // tools that may be called; empty: all
+  bool single = false;           // exactly one call, of one of `names`
 };
 
 struct ToolRequest {
   using Choice = ToolChoice::Mode;
 
-  // For the chat template: the client's own text, and functions for custom tools. Empty without tools and with "none".
+  // For the chat template: the client's own text, with functions for custom tools. Empty without tools and with "none".
   std::string tools_json;
-  std::vector<Tool> tools;  // those that may be called: all, or the ones that tool_choice names
+  std::vector<Tool> tools;  // tools that may be called: all, or those in tool_choice
   Choice choice = Choice::kNone;
-  bool open_objects = false;  // objects of schemas have more properties than they name, unless these say otherwise
+  bool open_objects = false;  // schemas' objects may have unnamed properties, unless they say otherwise
   bool parallel = true;       // more than one call in an answer; false for a named tool
-  std::string_view parallel_field = "parallel_tool_calls";  // as the client's API calls it
-  // The field that holds the model to a form: "tool_choice" (a call, or some of the tools), "tools" (one is strict) or
-  // `parallel_field` (it allows one call). Empty: the model is free, or sees no tools.
+  std::string_view parallel_field = "parallel_tool_calls";  // the name in the client's API
+  // The field that constrains the model: "tool_choice" (a call, or some of the tools), "tools" (one is strict) or
+  // `parallel_field` (one call at most). Empty: the model is free, or sees no tools.
   std::string constrained_by;
 };
 
 // Reads "tools", "tool_choice" ("none", "auto", "required", a named tool, or OpenAI's allowed_tools) and
 // "parallel_tool_calls". `body` is the text that `in` reads. Fails for tools that are neither functions nor custom, for
-// names that are missing or doubled, and for a choice that names no tool of the request.
+// missing or repeated names, and for a choice without a tool of the request.
 void read_tools(FieldReader& in, std::string_view body, ToolRequest& out);
 
-// The same of what another API's reader has found: `out` has all tools, and `parallel` where that API has a name of its
-// own for it. Without `chosen` the model is free.
+// The same for another API, whose reader has filled `out` with all tools, and with `parallel` if that API has its own
+// name for it. Without `chosen` the model is free.
 void choose_tools(FieldReader& in, const std::optional<ToolChoice>& chosen, ToolRequest& out);
 
 }  // namespace volley::serve

@@ -71,7 +71,7 @@ TEST(ReadTools, WithoutTools) {
   }
 }
 
-// Templates print tools, and schemas are generated member by member: both in the client's own order.
+// Templates print tools, and schemas are generated member by member, so both keep the client's order.
 TEST(ReadTools, TextsAreTheClients) {
   const ToolRequest request = good(body(""));
   EXPECT_EQ(request.choice, Choice::kAuto);

@@ -12,15 +12,15 @@ namespace {
 
 constexpr int kNamedProblems = 10;  // in one error
 constexpr size_t kShownIdBytes = 100;
-// Lines with equal hashes are read again for each other. Chance gives no such lines; a client who looks for them could
-// keep a server busy for ever.
+// Lines with equal hashes are read again and compared. Chance gives no such lines, but a client who constructs them
+// could keep a server busy.
 constexpr size_t kMaxEqualHashes = 16;
 
 bool is_blank(const std::string& line) {
   return line.find_first_not_of(" \t\r") == std::string::npos;
 }
 
-// A message is kept with its batch, and an id may be as long as a line.
+// A message is stored with its batch, and an id may be as long as a line.
 std::string shown(const std::string& id) {
   return id.size() <= kShownIdBytes ? id : id.substr(0, kShownIdBytes) + "…";
 }
@@ -74,7 +74,7 @@ Status BatchIndex::read_lines(std::vector<LineProblem>* problems, int64_t most_l
   return {};
 }
 
-// Compares the ids themselves only where hashes are equal, and stops at the first ids that are.
+// Compares ids only where hashes are equal, and stops at the first equal ids.
 Status BatchIndex::check_duplicates(std::vector<LineProblem>* problems) const {
   for (size_t i = 1; i < entries_.size(); ++i) {
     const std::string id = entries_[i - 1].hash == entries_[i].hash ? id_at(entries_[i].offset) : std::string();
@@ -119,7 +119,7 @@ BatchIndex::State BatchIndex::state(std::string_view custom_id, int64_t offset) 
   return done_[static_cast<size_t>(entry - entries_.begin())] ? State::kDone : State::kOpen;
 }
 
-// Empty if the line cannot be read any more.
+// Empty if the line can no longer be read.
 std::string BatchIndex::id_at(int64_t offset) const {
   std::ifstream file(path_, std::ios::binary);
   file.seekg(offset);

@@ -1,4 +1,4 @@
-// Which lines a batch's input holds, and which of them have a result. Threads: one.
+// Knows the lines of a batch's input, and which of them have a result. Threads: one.
 #pragma once
 
 #include <volley/result.h>
@@ -13,22 +13,22 @@
 
 namespace volley::serve {
 
-// What keeps a file from being run as a batch.
+// A reason why a file cannot run as a batch.
 struct LineProblem {
   int64_t line = 0;     // from 1; 0: the whole file
   std::string code;     // for programs: "invalid_line", "duplicate_custom_id", "too_many_lines"
   std::string message;  // a sentence
 };
 
-// 16 bytes and a bit a line, however long the lines and their ids are: an id is kept as a hash of 64 bits, and lines
-// whose hashes are equal are told apart by reading them again. So the input must stay as it is while this is in use.
+// Takes 16 bytes and a bit for each line, of any length: it keeps a 64-bit hash of the id, and reads lines with equal
+// hashes again to tell them apart. So the input must not change meanwhile.
 class BatchIndex {
  public:
   using Hash = std::function<uint64_t(std::string_view)>;
 
-  // Reads the input once. kInvalidArgument: lines that are not JSON objects with a custom_id (the first of them are
-  // named), two lines with the same one, or more than `most_lines`: then it stops there. `hash` is for tests of equal
-  // hashes. `problems`, unless null, gets those lines one by one.
+  // Reads the input once. kInvalidArgument: lines that are not JSON objects with a custom_id (it names the first of
+  // them), two lines with the same one, or more than `most_lines`, where it stops. `hash` is for tests of equal hashes.
+  // `problems`, unless null, gets each of those lines.
   static Result<BatchIndex> read(const std::string& path, Hash hash = {}, std::vector<LineProblem>* problems = nullptr,
                                  int64_t most_lines = std::numeric_limits<int64_t>::max());
 
@@ -36,17 +36,15 @@ class BatchIndex {
   int64_t done() const { return done_count_; }
 
   enum class Mark { kMarked, kAlreadyDone, kUnknown };
-  // Notes that the line of this id has a result.
   Mark mark_done(std::string_view custom_id);
   enum class State { kDone, kOpen, kUnknown };
-  // Looks up the line with this id that begins at byte `offset` of the input. kUnknown: there was none, the input has
-  // changed.
+  // Looks up the line with this id at byte `offset` of the input. kUnknown: no such line: the input has changed.
   State state(std::string_view custom_id, int64_t offset) const;
 
  private:
   struct Entry {
     uint64_t hash;
-    int64_t offset;  // of the line in the input
+    int64_t offset;  // the line's offset in the input
     bool operator<(const Entry& other) const { return hash != other.hash ? hash < other.hash : offset < other.offset; }
   };
 
@@ -59,7 +57,7 @@ class BatchIndex {
   std::string path_;
   Hash hash_;
   std::vector<Entry> entries_;  // sorted
-  std::vector<bool> done_;      // one an entry
+  std::vector<bool> done_;      // one for each entry
   int64_t done_count_ = 0;
 };
 

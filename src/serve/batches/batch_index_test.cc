@@ -1,4 +1,4 @@
-// Which lines are open: exact, even where hashes of ids are equal.
+// Finds open lines exactly, even if hashes of ids are equal.
 #include "serve/batches/batch_index.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ TEST_F(BatchIndexTest, TellsIdsWithEqualHashesApart) {
   EXPECT_FALSE(read(line_of("a") + line_of("b") + line_of("a"), constant).ok());
 }
 
-// Each would be read again for each other one.
+// Each line would be read again for each other one.
 TEST_F(BatchIndexTest, RefusesManyIdsWithEqualHashes) {
   const auto constant = [](std::string_view) { return uint64_t{7}; };
   std::string text;
@@ -64,7 +64,7 @@ TEST_F(BatchIndexTest, RefusesManyIdsWithEqualHashes) {
   EXPECT_NE(refused.error().message.find("same hash"), std::string::npos) << refused.error().message;
 }
 
-// An index is in memory; what is too long for one is read no further.
+// An index is in memory, so reading stops at its largest size.
 TEST_F(BatchIndexTest, RefusesMoreLinesThanItMayHold) {
   std::string text = line_of("a") + "\n" + line_of("b");
   std::ofstream(path_, std::ios::binary) << text;
@@ -80,7 +80,7 @@ TEST_F(BatchIndexTest, RefusesMoreLinesThanItMayHold) {
   EXPECT_EQ(problems[0].line, 4);
 }
 
-// The message is kept with the batch.
+// The message is stored with the batch.
 TEST_F(BatchIndexTest, CutsALongIdInAMessage) {
   const std::string id(1 << 20, 'x');
   const auto index = read(line_of(id) + line_of(id));

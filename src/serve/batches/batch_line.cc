@@ -19,7 +19,7 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// A string field of a parsed line; empty if it is missing or of another type.
+// A string field of a parsed line; empty if it is missing or has another type.
 std::string text_of(const nlohmann::json& line, const char* name) {
   const auto field = line.find(name);
   return field != line.end() && field->is_string() ? field->get<std::string>() : std::string();
@@ -102,7 +102,7 @@ bool is_failure(std::string_view result_line) {
 }
 
 std::string response_line(const std::string& id, const std::string& custom_id, const HttpResponse& response) {
-  // The body is JSON already; only white space between its values could hold a newline, which would end the line.
+  // The body is JSON, so a newline, which would end the line, can only be white space between values.
   std::string body = response.body;
   std::ranges::replace(body, '\n', ' ');
   return envelope(id, custom_id) + R"(,"response":{"status_code":)" + std::to_string(response.status) +

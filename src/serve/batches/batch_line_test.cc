@@ -1,4 +1,4 @@
-// What a line of a batch must hold, and what its result looks like to a program that knows OpenAI's format.
+// Protects the form of a batch line, and its result in OpenAI's format.
 #include "serve/batches/batch_line.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(BatchLine, ResultsAreOneLineEach) {
   EXPECT_EQ(Json::parse(failed)["error"], (Json{{"code", "invalid_line"}, {"message", "Why."}}));
 }
 
-// Whatever the lines' priorities.
+// Holds for any priorities of the lines.
 TEST(BatchLine, ComesBehindAllElse) {
   constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
   int32_t before = kLeast;

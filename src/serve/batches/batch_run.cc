@@ -49,7 +49,7 @@ Status BatchRun::run() {
     collect();
     keep(hooks_.beat(open_.size()));
   }
-  open_.clear();  // cancels: a line without an answer is answered by the next run
+  open_.clear();  // cancels them: the next run answers lines without an answer
   waiting_.reset();
   again_.clear();
   keep(hooks_.beat(0));
@@ -86,7 +86,7 @@ void BatchRun::next() {
   again_.pop_front();
 }
 
-// Finds the next line without a result and puts it into `waiting_`, unless the answer can be written at once.
+// Puts the next line without a result into `waiting_`, unless its answer can be written at once.
 void BatchRun::read_next() {
   LineReader::Line line;
   while (failure_.ok() && !waiting_ && !input_ended_) {
@@ -123,16 +123,16 @@ void BatchRun::consider(const LineReader::Line& line, int64_t begin) {
   waiting_.emplace(line.number, OpenLine{*id, std::move(read), 0, nullptr});
 }
 
-// False: the engine has no room for `waiting_` before something else ends.
+// False: the engine has no room for `waiting_` until another request ends.
 bool BatchRun::start() {
   auto& [number, line] = *waiting_;
   auto reply = hooks_.ask(line.request, [this, number = number] { doorbell_.ring(number); });
   if (auto* generation = std::get_if<std::shared_ptr<Generation>>(&reply)) {
     line.generation = std::move(*generation);
-    doorbell_.ring(number);  // its end may have come before it was in `open_`
+    doorbell_.ring(number);  // it may have ended before it was in `open_`
     open_.emplace(number, std::move(line));
   } else {
-    if (hooks_.stopped()) return false;  // it may be what came of giving up
+    if (hooks_.stopped()) return false;  // giving up may have caused this reply
     const auto& response = std::get<HttpResponse>(reply);
     if (response.status == kBusy && (!open_.empty() || options_.shares_engine)) {
       if (open_.empty()) pause_end_ = std::chrono::steady_clock::now() + kPause;
@@ -152,13 +152,13 @@ void BatchRun::collect() {
     const auto output = line.generation->take();
     if (!output.done) continue;
     if (hooks_.count_tokens) hooks_.count_tokens(line.generation->usage().completion_tokens());
-    // Without streaming, what is done has a response.
+    // Without streaming, a finished generation has a response.
     if (!try_again(*output.response, number, &line)) answer(number, line, *output.response);
     open_.erase(found);
   }
 }
 
-// A server that stops tells its requests so, and that must not become a line's result.
+// A stopping server answers 503, which must not become a line's result.
 bool BatchRun::try_again(const HttpResponse& response, int64_t number, OpenLine* line) {
   if (response.status != kUnavailable || line->retries >= options_.retries) return false;
   ++line->retries;

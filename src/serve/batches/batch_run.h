@@ -1,4 +1,4 @@
-// The lines of a batch on their way through the engine: what `volley batch` and /v1/batches have in common.
+// Runs a batch's lines through the engine, for `volley batch` and /v1/batches.
 #pragma once
 
 #include <volley/result.h>
@@ -25,38 +25,38 @@ namespace volley::serve {
 
 using BatchReply = std::variant<HttpResponse, std::shared_ptr<Generation>>;
 
-// Reads the input a second time and keeps some lines open, so that what is in memory does not grow with the file.
-// Threads: one, but for wake(). The hooks run on it.
+// Reads the input a second time and keeps some lines open, so that memory does not grow with the file. Threads: one,
+// except wake(). The hooks run on it.
 class BatchRun {
  public:
   struct Hooks {
     // Starts a line. `wake` may be called on any thread until the reply's generation is gone.
     std::function<BatchReply(const HttpRequest&, std::function<void()> wake)> ask;
-    std::function<bool(size_t open)> may_start;  // one more line
-    // Keeps a result line. An error ends the run.
+    std::function<bool(size_t open)> may_start;  // whether one more line may start
+    // Stores a result line. An error ends the run.
     std::function<Status(std::string line, bool failed)> write;
-    // About five times a second, and at the end. An error ends the run.
+    // Called about five times a second, and at the end. An error ends the run.
     std::function<Status(size_t open)> beat;
     std::function<bool()> stopped;
-    std::function<void(int64_t tokens)> count_tokens = {};  // of an answer
+    std::function<void(int64_t tokens)> count_tokens = {};  // gets an answer's tokens
   };
   struct Options {
-    std::string url = {};  // what every line must ask; empty: any that a batch may
-    // How often a line is asked again that gets a 503: the server stops, or is busy. What stays is its result.
+    std::string url = {};  // the URL that every line must have; empty: any batch URL
+    // How often a line is sent again after a 503, which a stopping or busy server gives. The last reply is its result.
     int retries = 0;
-    // Others fill the engine's queue, too: a line that finds it full waits, even where no other line is open.
+    // Others use the engine's queue, too: a line waits for a full one, even if no other line is open.
     bool shares_engine = false;
   };
 
-  // `index`: of `input`, with the lines that have a result marked. The run marks its own.
+  // `index`: of `input`, with done lines marked. The run marks its own.
   BatchRun(std::string input, BatchIndex* index, Hooks hooks, Options options);
   BatchRun(const BatchRun&) = delete;
 
-  // Until every line has a result or stopped(): then what is open is given up, to be answered by the next run.
+  // Runs until every line has a result, or until stopped(). Open lines are then given up for the next run.
   Status run();
-  // Gives every line without a result this one.
+  // Gives this result to every line without one.
   Status write_off(const LineError& error);
-  // stopped() has changed. Any thread.
+  // Call when stopped() has changed. Any thread.
   void wake() { doorbell_.wake(); }
 
  private:
@@ -102,15 +102,15 @@ class BatchRun {
   const Options options_;
   const std::string id_prefix_;
   Doorbell doorbell_;
-  std::map<int64_t, OpenLine> open_;  // by line number; its generations ring the doorbell, so it goes first
-  std::optional<std::pair<int64_t, OpenLine>> waiting_;  // read, and not started yet
-  std::deque<std::pair<int64_t, OpenLine>> again_;       // to be asked again, from pause_end_ on
+  std::map<int64_t, OpenLine> open_;  // by line number; declared behind the doorbell, which its generations ring
+  std::optional<std::pair<int64_t, OpenLine>> waiting_;  // read, but not started
+  std::deque<std::pair<int64_t, OpenLine>> again_;       // to be sent again, from pause_end_ on
   std::chrono::steady_clock::time_point pause_end_{};
   std::optional<LineReader> input_;
   const LineError* write_off_ = nullptr;
   bool input_ended_ = false;
-  int64_t offset_ = 0;  // in the input: of the next line
-  Status failure_;      // of reading or writing: ends the run
+  int64_t offset_ = 0;  // the next line's, in the input
+  Status failure_;      // a failed read or write, which ends the run
 };
 
 }  // namespace volley::serve

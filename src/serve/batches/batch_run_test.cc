@@ -1,4 +1,4 @@
-// Lines of a batch against replies that a test makes: how many are open, what is asked again, what an end leaves.
+// Runs batch lines on replies that a test makes: open lines, repeated ones, and those left at an end.
 #include "serve/batches/batch_run.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST_F(BatchRunTest, AnswersEachLineOnce) {
   ASSERT_TRUE(BatchRun(path_, &lines, hooks(), {}).run().ok());
   EXPECT_EQ(results_.size(), 5u);
   EXPECT_EQ(lines.done(), 5);
-  ASSERT_TRUE(BatchRun(path_, &lines, hooks(), {}).run().ok());  // nothing is left
+  ASSERT_TRUE(BatchRun(path_, &lines, hooks(), {}).run().ok());  // all lines are done
   EXPECT_EQ(asked_.size(), 5u);
 }
 
@@ -76,7 +76,7 @@ TEST_F(BatchRunTest, AsksAgainWhatGotA503) {
   EXPECT_EQ(failed_, 1);
 }
 
-// The queue of a server is full of other clients' requests: no result of a line that has none.
+// Other clients' requests fill the queue, so a line must wait instead of getting a result.
 TEST_F(BatchRunTest, WaitsForAQueueThatOthersFill) {
   write_input(2);
   BatchIndex lines = index();
@@ -91,7 +91,7 @@ TEST_F(BatchRunTest, WaitsForAQueueThatOthersFill) {
   EXPECT_EQ(failed_, 0);
 }
 
-// A server that stops answers 503: that is no result.
+// A stopping server answers 503, which is no result.
 TEST_F(BatchRunTest, AStopLeavesLinesForTheNextRun) {
   write_input(3);
   status_ = 503;

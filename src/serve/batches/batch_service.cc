@@ -18,11 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Batches that run at once, which share the lines that are open; beyond these only an owner who has none.
+// Batches that run at once and share the open lines. More run only for owners without a running one.
 constexpr int kRunners = 4;
 constexpr size_t kMaxRunners = 16;  // each holds the index of its input
-constexpr int kAttempts = 3;  // without a new result, ended by an exception or with the server: then it has failed
-constexpr int kRetries = 5;   // of a line that gets a 503
+// attempts without a new result, ended by an exception or with the server, before the batch fails
+constexpr int kAttempts = 3;
+constexpr int kRetries = 5;  // after a 503
 constexpr std::chrono::seconds kAfterInterruption{1};
 constexpr size_t kMaxNoteBytes = size_t{1} << 20;
 
@@ -30,7 +31,7 @@ int64_t now() {
   return static_cast<int64_t>(std::time(nullptr));
 }
 
-// What POST /v1/batches asks for; its file has not been looked up.
+// Reads the body of POST /v1/batches, without looking up its file.
 ApiResult<Batch> parse_batch(const std::string& body) {
   const auto parsed = parse_json_object(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
@@ -63,7 +64,7 @@ ApiResult<Batch> parse_batch(const std::string& body) {
 
 }  // namespace
 
-// Works on a copy of the batch, which the record gets at every change.
+// Works on a copy of the batch, and updates the record at every change.
 class BatchService::Turn {
  public:
   Turn(BatchService* service, Record* record) : service_(*service), record_(*record), batch_(record->batch) {}
@@ -76,7 +77,7 @@ class BatchService::Turn {
       batch_.outcome = BatchStatus::kCancelled;
       return end();
     }
-    publish();  // the attempt counts, whatever comes
+    publish();  // the attempt counts from here on
     std::vector<LineProblem> problems;
     auto index = BatchIndex::read(service_.store_.path(batch_.input_file_id), {}, &problems, kMaxBatchLines);
     if (index.ok() && index->lines() == 0)
@@ -104,8 +105,8 @@ class BatchService::Turn {
     return service_.store_.batch_folder() + "/" + batch_.id + "." + kind + ".jsonl";
   }
 
-  // What the last turn left. If it was interrupted, one of the lines that were open may have ended the server: they are
-  // asked one by one, so that it is found without a new result for others each time.
+  // Looks at what the last turn left. If it was interrupted, one of the open lines may have ended the server. They then
+  // run one by one, which finds that line without losing other results each time.
   void look_back() {
     if (batch_.attempts > 1) careful_lines_ = service_.options_.max_open_lines;
     int64_t bytes = 0;
@@ -181,7 +182,7 @@ class BatchService::Turn {
     finish(cancelled() ? BatchStatus::kCancelled : written_off ? BatchStatus::kExpired : BatchStatus::kCompleted);
   }
 
-  // While it lives, stop() and cancel() wake the run.
+  // stop() and cancel() wake the run while this lives.
   class Wakeable {
    public:
     Wakeable(BatchService* service, Record* record, BatchRun* run) : service_(*service), record_(*record) { set(run); }
@@ -230,7 +231,7 @@ class BatchService::Turn {
       if (batch_.attempts > 1 && has_new_result_) {
         batch_.attempts = 1;
         publish();
-        service_.changed_.notify_all();  // another one's last attempt may begin
+        service_.changed_.notify_all();  // another batch's last attempt may begin
       }
       VOLLEY_RETURN_IF_ERROR(output->sync_if_due());
       return errors->sync_if_due();
@@ -262,7 +263,7 @@ class BatchService::Turn {
     finish(BatchStatus::kFailed);
   }
 
-  // What it stumbles over would stop it again, and a runner or the server with it. Its results so far are kept.
+  // Fails a batch whose error would repeat, and could stop a runner or the server again. Results so far are kept.
   void abandon() {
     const std::string times = std::to_string(kAttempts) + " times without a new result";
     service_.log_.error("batch " + batch_.id + " failed: its work was interrupted " + times);
@@ -271,7 +272,7 @@ class BatchService::Turn {
     finalize();
   }
 
-  // The ids are noted before the files move: a server that is killed between the two finds them by their ids.
+  // The ids are noted before the files move, so that after a kill between the two, the next start finds them.
   void finish(BatchStatus outcome) {
     batch_.outcome = outcome;
     batch_.status = BatchStatus::kFinalizing;
@@ -321,7 +322,7 @@ class BatchService::Turn {
   BatchService& service_;
   Record& record_;
   Batch batch_;
-  int careful_lines_ = 0;  // to be asked one by one
+  int careful_lines_ = 0;  // lines to run one by one
   bool has_new_result_ = false;
   FileStore::Room room_ = FileStore::Room::kThere;  // for the last line
   bool left_ = false;
@@ -338,7 +339,8 @@ BatchService::~BatchService() {
 
 void BatchService::load() {
   std::error_code error;
-  std::vector<std::pair<std::string, size_t>> results;  // by batch; of those that are not over: the others' have moved
+  // by batch; only of unfinished ones, because others' files have moved
+  std::vector<std::pair<std::string, size_t>> results;
   for (const auto& entry : fs::directory_iterator(store_.batch_folder(), error)) {
     const fs::path& path = entry.path();
     if (path.extension() == ".jsonl") {
@@ -361,7 +363,7 @@ void BatchService::load() {
   }
   for (const auto& [id, size] : results) {
     const auto record = records_.find(id);
-    // Where the note is damaged nobody knows whose they are: "" is an owner, too, that of a server without keys.
+    // A damaged note hides the owner, and "" would be an owner, too, on a server without keys.
     store_.count(record != records_.end() ? std::optional(record->second->batch.owner) : std::nullopt, size);
   }
 }
@@ -420,8 +422,8 @@ void BatchService::loop() {
   changed_.notify_all();
 }
 
-// The oldest, but first of those whose owners have none that runs: nobody waits for the batches of one other owner.
-// Batches have their last attempt one by one: one that kills the server would fail those beside it, too.
+// Chooses the oldest batch, but prefers owners without a running one, so that no owner waits for another's batches.
+// Last attempts run one by one: a batch that kills the server would also fail those beside it.
 BatchService::Record* BatchService::next() {
   std::set<std::string> busy;
   bool last_attempt_runs = false;
@@ -443,14 +445,14 @@ BatchService::Record* BatchService::next() {
   return best;
 }
 
-// What is not written the next start does again.
+// A state that is not written is computed again at the next start.
 void BatchService::save(const Batch& batch) const {
   const Status written = write_whole(note_path(batch.id), batch_note(batch));
   if (!written.ok()) log_.error("batch " + batch.id + ": its state cannot be kept: " + written.error().message);
 }
 
-// Forgets batches that are over until there is room for this one; their files stay. The owner that keeps most makes
-// room, its oldest first. An error: there is no room.
+// Forgets finished batches until this one has room; their files stay. The owner that keeps most goes first, its oldest
+// batch first. Error: there is no room.
 std::optional<ApiError> BatchService::make_room(const Batch& batch) {
   const size_t bytes = batch_bytes(batch), share = store_.fair_share();
   FairSpace places({.total = store_.limits().max_files, .share = share});
@@ -497,7 +499,7 @@ ApiResult<Batch> BatchService::create(const std::string& owner, const HttpReques
   if (std::holds_alternative<ApiError>(parsed)) return parsed;
   Batch& batch = std::get<Batch>(parsed);
   const std::lock_guard lock(mutex_);
-  // Under the lock, as erase() is: the file is not deleted before the batch is known to read it.
+  // Holds the lock, like erase(), so that the file is not deleted before the batch counts as its reader.
   const auto file = store_.find(owner, batch.input_file_id);
   if (!file) {
     return invalid_field("input_file_id", "\"input_file_id\" names no file: upload one, POST /v1/files.");

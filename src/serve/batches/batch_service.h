@@ -1,11 +1,11 @@
-// /v1/batches: files of requests that the server answers beside its clients, in the manner of `volley batch`.
+// /v1/batches: files of requests that the server answers beside its clients, as `volley batch` does.
 //
 //   FOLDER/batches/ID.json            its state: written whole at every change but for the counts, which the lines tell
-//   FOLDER/batches/ID.output.jsonl    results, which only grow (result_file.h): of lines with status 200
-//   FOLDER/batches/ID.errors.jsonl    of the others
+//   FOLDER/batches/ID.output.jsonl    results with status 200; it only grows (result_file.h)
+//   FOLDER/batches/ID.errors.jsonl    other results
 //
-// When a batch is over the two become files of its owner. A server that is killed goes on where the lines end: each
-// line of the input has one result, in one of the two.
+// When a batch is over, the two become files of its owner. A killed server continues where the lines end: each line of
+// the input has one result, in one of the two.
 #pragma once
 
 #include <atomic>
@@ -30,53 +30,51 @@ namespace volley::serve {
 
 class ResultFile;
 
-// A file of more lines is no batch: the index of one that runs is in memory, 16 bytes and a bit a line, for up to 16
-// batches at a time.
+// The index of a running batch is in memory, 16 bytes a line, for up to 16 batches. Larger files are refused.
 inline constexpr int64_t kMaxBatchLines = 1'000'000;
-// All batches that are known are in memory, those that are over too. There are no more of them than files.
+// All known batches are in memory, finished ones too. Their number is at most that of files.
 inline constexpr size_t kMaxBatchRecordBytes = size_t{32} << 20;
 
 // Any thread.
 class BatchService {
  public:
-  // Asks a line for an owner; see BatchRun::Hooks. Once `given_up` is true the reply does not matter, and comes soon.
+  // Asks a line for an owner; see BatchRun::Hooks. Once `given_up` is true the reply is not needed and comes soon.
   using Ask = std::function<BatchReply(const HttpRequest&, const std::string& owner, std::function<void()> wake,
                                        const std::atomic<bool>* given_up)>;
   struct Options {
-    std::set<std::string> owners;  // whose batches may run; those of others wait until a key of theirs is back
-    int max_open_lines = 1;        // of all batches together, but at least one of each that runs
+    std::set<std::string> owners;  // owners whose batches may run; others wait until one of their keys is back
+    int max_open_lines = 1;        // for all batches together, but at least one for each running batch
   };
 
-  // Reads what the store's folder has. `store` and what `ask` uses must outlive the service.
+  // Reads the store's folder. `store` and the objects that `ask` uses must outlive the service.
   BatchService(FileStore& store, ServerLog log);
-  ~BatchService();  // stop(), and waits
+  ~BatchService();  // stop(), then waits
 
-  // The engine is there: batches run from now on. Once.
+  // Starts running batches. Call once, when the engine is ready.
   void start(Options options, Ask ask);
-  // Gives up the lines that are open; the next start answers them. Returns at once.
+  // Gives up open lines; the next start answers them. Returns at once.
   void stop();
-  // After stop(). False: a line still keeps a runner busy after this time, and so would the destructor.
+  // Call after stop(). False: a line still keeps a runner busy after this time, and the destructor would wait for it.
   bool wait(std::chrono::milliseconds patience);
 
   // `request`: POST /v1/batches.
   ApiResult<Batch> create(const std::string& owner, const HttpRequest& request);
   std::optional<Batch> find(std::string_view owner, const std::string& id) const;
-  // Nothing: the query's `after` is none of the owner's.
-  // With `client` those alone that came from there.
+  // Nothing: the query's `after` is none of the owner's batches. With `client`, lists only those from there.
   std::optional<Page<Batch>> list(std::string_view owner, const PageQuery& query, std::string_view client = {}) const;
-  // Nothing: there is no such batch.
+  // Nothing: no such batch.
   std::optional<ApiResult<Batch>> cancel(std::string_view owner, const std::string& id);
-  // Deletes the file unless a batch that is not over reads it: then that one's id.
+  // Deletes the file, unless an unfinished batch reads it: then returns that one's id.
   std::optional<std::string> erase(const StoredFile& file);
 
  private:
   struct Record {
     Batch batch;
     bool running = false;
-    BatchRun* run = nullptr;  // to wake
+    BatchRun* run = nullptr;  // for wake()
     std::atomic<bool> given_up{false};
   };
-  // One batch in a runner's hands.
+  // A runner's work on one batch.
   class Turn;
 
   void load();
@@ -94,10 +92,10 @@ class BatchService {
   std::atomic<int> running_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::unique_ptr<Record>> records_;  // guarded by mutex_; by id
+  std::map<std::string, std::unique_ptr<Record>> records_;  // by id; guarded by mutex_
   int64_t next_sequence_ = 1;                               // guarded by mutex_
   std::vector<std::thread> runners_;
-  size_t runs_ = 0;  // of runners; guarded by mutex_
+  size_t runs_ = 0;  // runs of all runners; guarded by mutex_
 };
 
 }  // namespace volley::serve

@@ -1,4 +1,4 @@
-// Batches of several owners against an engine that a test plays: who waits for whom, and what an end leaves.
+// Batches of several owners on an engine that a test plays: who waits for whom, and what an end leaves.
 #include "serve/batches/batch_service.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ class BatchServiceTest : public ::testing::Test {
     about.purpose = "batch";
     return std::get<StoredFile>(writer->keep(about));
   }
-  // A batch of each of these owners, which fails, in a store that has room for three of them. Their ids.
+  // Makes a failing batch for each of these owners, in a store with room for three. Returns their ids.
   std::vector<std::string> fail_in_turn(const std::vector<std::string>& owners) {
     open({.max_files = 3});
     const StoredFile of_one = upload("one", "no request"), of_two = upload("two", "no request");
@@ -63,7 +63,7 @@ class BatchServiceTest : public ::testing::Test {
                const std::atomic<bool>*) -> BatchReply { return done(); });
       ids.push_back(std::get<Batch>(create(file)).id);
       EXPECT_EQ(wait_for_end(file.owner, ids.back()).status, BatchStatus::kFailed);
-      service_.reset();  // its runner has let go of it
+      service_.reset();  // its runner has released it
       store_.reset();
       open({.max_files = 3});
     }
@@ -99,7 +99,7 @@ class BatchServiceTest : public ::testing::Test {
   std::unique_ptr<BatchService> service_;
 };
 
-// However many batches of one owner run, and for however long.
+// Holds for any number of one owner's batches, and any duration.
 TEST_F(BatchServiceTest, OneOwnersBatchesKeepNobodyWaiting) {
   open();
   std::mutex mutex;
@@ -119,7 +119,8 @@ TEST_F(BatchServiceTest, OneOwnersBatchesKeepNobodyWaiting) {
     std::unique_lock lock(mutex);
     ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(300), [&] { return asked.contains("one"); }));
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // for the others of that owner to take what they can
+  // time for that owner's other batches to take what they can
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const std::string second = add("two"), third = add("three");
   {
     std::unique_lock lock(mutex);
@@ -129,7 +130,7 @@ TEST_F(BatchServiceTest, OneOwnersBatchesKeepNobodyWaiting) {
   }
   EXPECT_EQ(wait_for_end("two", second).completed, 1);
   EXPECT_EQ(wait_for_end("three", third).completed, 1);
-  service_.reset();  // batches of the first owner that still run use what is above
+  service_.reset();  // the first owner's running batches use objects above
 }
 
 TEST_F(BatchServiceTest, ABatchThatIsInterruptedAgainAndAgainHasFailed) {
@@ -143,11 +144,10 @@ TEST_F(BatchServiceTest, ABatchThatIsInterruptedAgainAndAgainHasFailed) {
   EXPECT_EQ(batch.errors[0].code, "internal_error");
 }
 
-// A server that is killed leaves the note of the last attempt. These play it: the note is put back after a clean end.
+// A killed server leaves the note of the last attempt. These tests put that note back after a clean end.
 class KilledServerTest : public BatchServiceTest {
  protected:
-  // Runs until `id` is asked one more line than it `answers`, and ends as if killed then. False: the batch was over
-  // instead.
+  // Runs until `id` gets one more line than it `answers`, and ends as if killed then. False: the batch ended first.
   bool run_and_kill(const std::string& id, int answers = 0) {
     std::atomic<bool> asked{false};
     start([&](const HttpRequest&, const std::string&, const std::function<void()>&,
@@ -219,7 +219,7 @@ TEST_F(KilledServerTest, ANewResultBeginsTheCountAnew) {
   EXPECT_EQ(wait_for_end("one", id).completed, 10);
 }
 
-// The one of them that ended the server would else give others' results their time, and the next start no end.
+// Otherwise the line that ended the server would cost others' results their time, and end the server at every start.
 TEST_F(KilledServerTest, LinesThatMayHaveBeenOpenAreAskedOneByOne) {
   FakeEngine engine([](const GenerateRequest&) { return FakeScript{std::vector<std::string>(20, "a")}; },
                     std::chrono::milliseconds(2));
@@ -232,7 +232,7 @@ TEST_F(KilledServerTest, LinesThatMayHaveBeenOpenAreAskedOneByOne) {
     if (killed) {
       ASSERT_TRUE(run_and_kill(id));
     }
-    std::vector<int> open_lines;  // when each was asked
+    std::vector<int> open_lines;  // number of open lines when each was asked
     start([&](const HttpRequest&, const std::string&, std::function<void()> wake,
               const std::atomic<bool>*) -> BatchReply {
       open_lines.push_back(engine.running());
@@ -247,13 +247,13 @@ TEST_F(KilledServerTest, LinesThatMayHaveBeenOpenAreAskedOneByOne) {
     store_.reset();
     open();
     ASSERT_EQ(open_lines.size(), 12u);
-    const auto careful = open_lines.begin() + 4;  // of 4 that may be open
+    const auto careful = open_lines.begin() + 4;  // after the first 4, which ran at once
     EXPECT_EQ(*std::max_element(open_lines.begin(), careful) == 0, killed);
     EXPECT_GT(*std::max_element(careful, open_lines.end()), 0);
   }
 }
 
-// The server was killed twice while both ran: only one of them is there the third time.
+// The server was killed twice while both ran, so only one of them runs the third time.
 TEST_F(KilledServerTest, LastAttemptsAreMadeOneByOne) {
   open();
   const std::string first = add("one"), second = add("two");
@@ -293,7 +293,7 @@ TEST_F(KilledServerTest, LastAttemptsAreMadeOneByOne) {
   service_.reset();
 }
 
-// A line may take long before the engine has it.
+// A line may take long before the engine gets it.
 TEST_F(BatchServiceTest, WorkOnALineIsGivenUpAndNoResult) {
   open();
   const std::string first = add("one"), second = add("two");
@@ -345,7 +345,7 @@ TEST_F(BatchServiceTest, AFileThatABatchReadsIsNotDeleted) {
   EXPECT_FALSE(store_->find("one", file.id));
 }
 
-// Whose share of the engine they take, after a restart, too.
+// They use their client's share of the engine, also after a restart.
 TEST_F(BatchServiceTest, LinesAreOfTheClientThatMadeTheBatch) {
   open();
   const std::string id = add("one");
@@ -396,7 +396,7 @@ TEST_F(BatchServiceTest, OneOwnersWaitingBatchesLeaveRoomForOthers) {
   EXPECT_EQ(add_all(of_two), 2);
 }
 
-// Each is in memory for as long as it is known.
+// A known batch stays in memory.
 TEST_F(BatchServiceTest, RecordsAreBoundedInBytes) {
   open();
   const StoredFile file = upload("one", kBatchLine);
@@ -411,7 +411,7 @@ TEST_F(BatchServiceTest, RecordsAreBoundedInBytes) {
   EXPECT_GT(added, most * 9 / 10);
 }
 
-// An owner's list may hold thousands.
+// An owner's list may have thousands.
 TEST_F(BatchServiceTest, AListIsReadInPages) {
   open();
   const StoredFile file = upload("one", kBatchLine);
@@ -443,7 +443,7 @@ TEST_F(BatchServiceTest, AWindowIsAShortText) {
   EXPECT_FALSE(read_window(std::string(1000, '0') + "24h"));
 }
 
-// Else their release would make room that is not there, or none at all.
+// Otherwise their release would free too much room, or none.
 TEST_F(BatchServiceTest, ResultsBeyondALowerLimitCountAllTheSame) {
   open();
   service_.reset();
@@ -460,7 +460,7 @@ TEST_F(BatchServiceTest, ResultsBeyondALowerLimitCountAllTheSame) {
   EXPECT_NE(store_->reserve("", 1), FileStore::Room::kThere);
 }
 
-// Results count for whoever has asked; what there is of them is kept.
+// Results count for the owner; existing ones are kept.
 TEST_F(BatchServiceTest, ResultsPastAKeysQuotaEndItsBatch) {
   const std::string second =
       R"({"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}})";
@@ -481,7 +481,7 @@ TEST_F(BatchServiceTest, ResultsPastAKeysQuotaEndItsBatch) {
   EXPECT_EQ(wait_for_end("two", of_two).status, BatchStatus::kCompleted);
 }
 
-// A restart counts results of a batch that is not over for its owner.
+// A restart counts an unfinished batch's results for its owner.
 TEST_F(BatchServiceTest, ResultsOfABatchThatIsNotOverCountForItsOwner) {
   open();
   const std::string id = add("one");
@@ -494,7 +494,7 @@ TEST_F(BatchServiceTest, ResultsOfABatchThatIsNotOverCountForItsOwner) {
   EXPECT_EQ(store_->reserve("two", 350), FileStore::Room::kThere);
 }
 
-// A note that cannot be read says no owner: its results take room, and nobody's own.
+// An unreadable note names no owner: its results take room, but no owner's quota.
 TEST_F(BatchServiceTest, ResultsOfADamagedBatchCountForNobody) {
   open();
   const std::string id = add("");

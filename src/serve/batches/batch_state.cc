@@ -158,7 +158,7 @@ std::optional<Batch> read_batch_note(std::string_view text) {
 }
 
 std::optional<int64_t> read_window(std::string_view text) {
-  // The text is kept with its batch: zeros before the number must not make it long.
+  // The text is stored with its batch, so leading zeros must not make it long.
   if (text.size() > kMaxWindowText) return std::nullopt;
   int64_t count = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);

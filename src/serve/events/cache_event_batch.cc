@@ -46,7 +46,7 @@ Json removed(std::span<const CacheEvent> pages) {
   return {{"type", "BlockRemoved"}, {"block_hashes", std::move(hashes)}, {"medium", kMedium}, {"group_idx", 0}};
 }
 
-// How many events from the first on become one.
+// Number of events, from the first on, that become one.
 size_t run_length(std::span<const CacheEvent> events) {
   size_t count = 1;
   switch (events.front().kind) {

@@ -1,5 +1,5 @@
-// News of the prefix cache as the bytes that routers read: MessagePack in vLLM's schema (vllm/distributed/kv_events.py,
-// its form since 0.26: the batch an array, each event a map that names its fields).
+// Encodes news of the prefix cache for routers: MessagePack in vLLM's schema (vllm/distributed/kv_events.py, its form
+// since 0.26: the batch is an array, each event a map with named fields).
 #pragma once
 
 #include <volley/cache_events.h>

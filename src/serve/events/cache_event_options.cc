@@ -12,7 +12,7 @@ Error wrong(const std::string& what) {
   return invalid_argument(what);
 }
 
-// Each takes a field's value, or says what it must be.
+// Each sets a field, or returns what its value must be.
 const char* set(bool& field, const json& value) {
   if (!value.is_boolean()) return "true or false";
   field = value.get<bool>();

@@ -25,20 +25,20 @@
 namespace volley::serve {
 namespace {
 
-constexpr std::chrono::milliseconds kLastWords{500};  // for subscribers to take what is sent at the end
+constexpr std::chrono::milliseconds kLastWords{500};  // for subscribers to take the last batches
 
 double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// vLLM's rule, and the address that means the same as '*'.
+// vLLM's rule, and an address that means the same as '*'.
 bool binds(const std::string& endpoint) {
   const auto holds = [&](const char* part) { return endpoint.find(part) != std::string::npos; };
   return holds("*") || holds("::") || holds("://0.0.0.0:") || endpoint.starts_with("ipc://") ||
          endpoint.starts_with("inproc://");
 }
 
-// The address of one replica; nothing: it has no port to count from.
+// One replica's address; nothing: it has no port to count from.
 std::optional<std::string> endpoint_of(const std::string& endpoint, int replica) {
   if (replica == 0) return endpoint;
   if (!endpoint.starts_with("tcp://")) return endpoint + "_dp" + std::to_string(replica);
@@ -52,7 +52,7 @@ std::optional<std::string> endpoint_of(const std::string& endpoint, int replica)
 
 }  // namespace
 
-// The port of a TCP endpoint, 0 where it has none.
+// A TCP endpoint's port, or 0.
 int64_t port_of(const std::string& endpoint) {
   if (!endpoint.starts_with("tcp://")) return 0;
   const std::string digits = endpoint.substr(endpoint.rfind(':') + 1);
@@ -60,7 +60,7 @@ int64_t port_of(const std::string& endpoint) {
   return number ? std::stoi(digits) : 0;
 }
 
-// Replicas count their ports from those of the options, so these must lie far enough apart and below the highest.
+// Replicas count their ports from the options', so these must lie far enough apart and below the highest.
 Status check_ports(const CacheEventOptions& options, int replicas) {
   const int64_t events = port_of(options.endpoint), replay = port_of(options.replay_endpoint);
   if (events > 0 && replay > 0 && std::abs(events - replay) < replicas) {
@@ -75,7 +75,7 @@ Status check_ports(const CacheEventOptions& options, int replicas) {
   return {};
 }
 
-// What one replica says. Its thread owns the sockets; publish() and the thread share the queue.
+// One replica's publisher. Its thread owns the sockets; publish() and the thread share the queue.
 class CacheEventPublisher::Stream {
  public:
   Stream(const CacheEventOptions& options, int replica) : options_(options), replica_(replica) {}
@@ -102,8 +102,8 @@ class CacheEventPublisher::Stream {
   const int replica_;
   zmq::context_t context_{1};
   zmq::socket_t publisher_;
-  std::unique_ptr<CacheEventReplay> replay_;  // null: nothing is repeated
-  int wake_ = -1;  // eventfd: there is something in the queue or room for what is repeated, or the end has come
+  std::unique_ptr<CacheEventReplay> replay_;  // null: no batches are repeated
+  int wake_ = -1;                             // eventfd: the queue has batches, repeating has room, or the end has come
 
   std::mutex mutex_;
   std::deque<Batch> queue_;  // guarded by mutex_
@@ -172,7 +172,7 @@ CacheEventPublisher::Stream::~Stream() {
 
 void CacheEventPublisher::Stream::wake() {
   const uint64_t one = 1;
-  // It can fail only where so many wakes wait already that the thread is sure to see one.
+  // A write fails only if so many wakes wait that the thread will see one.
   [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof(one));
 }
 
@@ -229,7 +229,7 @@ void CacheEventPublisher::Stream::send_queued() {
     try {
       send(batch);
       sent_.fetch_add(1);
-    } catch (const zmq::error_t&) {  // a gap for everybody
+    } catch (const zmq::error_t&) {  // every subscriber sees a gap
       dropped_.fetch_add(1);
     }
   }
@@ -240,7 +240,7 @@ void CacheEventPublisher::Stream::send(const Batch& batch) {
   const auto number = big_endian(batch.number);
   const std::array<zmq::const_buffer, 3> frames = {zmq::buffer(options_.topic), zmq::buffer(number),
                                                    zmq::buffer(bytes)};
-  // A PUB socket never waits: what a slow subscriber has no room for it misses, and sees by the number.
+  // A PUB socket never waits: a subscriber without room misses the batch, and sees that by the number.
   zmq::send_multipart(publisher_, frames);
   if (replay_) replay_->keep(batch.number, std::move(bytes));
 }

@@ -1,10 +1,10 @@
 // Tells routers which prefixes are cached here, over ZeroMQ in vLLM's protocol: a PUB socket sends (topic, sequence
-// number, batch) and a ROUTER socket repeats batches that a subscriber missed. Sequence numbers are 8 bytes, big
-// endian, from 0 on; each replica has sockets and numbers of its own.
+// number, batch), and a ROUTER socket repeats batches that a subscriber missed. Sequence numbers are 8 bytes, big
+// endian, from 0 on; each replica has its own sockets and numbers.
 //
-// To ask again, a DEALER or REQ socket sends (empty, first number wanted); it gets (empty, topic, number, batch) for
-// each batch that is kept from there on, and at last (empty, empty, -1, empty). At most 4 MiB, or one batch, wait for a
-// client: it gets more as it takes them (serve/cache_event_replay.h).
+// To ask again, a DEALER or REQ socket sends (empty, first number wanted). It gets (empty, topic, number, batch) for
+// each kept batch from there on, and at last (empty, empty, -1, empty). At most 4 MiB, or one batch, wait for a client:
+// it gets more as it takes them (serve/events/cache_event_replay.h).
 #pragma once
 
 #include <volley/cache_events.h>
@@ -22,39 +22,39 @@ namespace volley::serve {
 
 // vLLM's KVEventsConfig: names, meanings and defaults.
 struct CacheEventOptions {
-  bool enabled = false;  // enable_kv_cache_events, and `publisher` is not "null"
-  // An address with '*', "::" or 0.0.0.0 in it, ipc:// and inproc:// are bound, others connected to. Replica i adds i
+  bool enabled = false;  // enable_kv_cache_events is set, and `publisher` is not "null"
+  // Bound if the address has '*', "::" or 0.0.0.0, or is ipc:// or inproc://; others are connected to. Replica i adds i
   // to the port, or "_dpI" to a name.
   std::string endpoint = "tcp://*:5557";
-  std::string replay_endpoint;   // bound; empty: nothing is repeated
+  std::string replay_endpoint;   // bound; empty: no batches are repeated
   int buffer_steps = 10'000;     // batches that can be repeated, in at most 256 MiB
-  int hwm = 100'000;             // batches that wait for one slow subscriber; further ones it misses
+  int hwm = 100'000;             // batches that wait for one slow subscriber, which misses further ones
   int max_queue_size = 100'000;  // batches that wait to be sent; further ones are dropped
   std::string topic;
 };
 
-// `json` as after --kv-events-config. kInvalidArgument: it is no object of these fields.
+// `json`: the value of --kv-events-config. kInvalidArgument: no object of these fields.
 Result<CacheEventOptions> parse_cache_event_options(std::string_view json);
 
 class CacheEventPublisher {
  public:
   struct Counts {
     int64_t batches = 0;  // handed to ZeroMQ
-    int64_t dropped = 0;  // batches that found the queue full
-    size_t replay = 0;    // bytes of repeated batches that wait for their clients
+    int64_t dropped = 0;  // found the queue full
+    size_t replay = 0;    // bytes of repeated batches that wait for clients
   };
 
-  // kUnavailable: an address cannot be bound. kInvalidArgument: it is none.
+  // kUnavailable: an address cannot be bound. kInvalidArgument: it is no address.
   static Result<std::unique_ptr<CacheEventPublisher>> start(const CacheEventOptions& options, int replicas);
-  // Sends what is queued first.
+  // Sends queued batches first.
   ~CacheEventPublisher();
 
-  // Queues a batch. Never waits for the network: where the queue is full the batch is dropped. Its number is used up,
-  // so that subscribers see a gap, and the next batch begins with AllBlocksCleared: what they then know is true, if not
-  // everything. Of one replica from one thread at a time.
+  // Queues a batch, without waiting for the network: a full queue drops it. The dropped number is used up, so that
+  // subscribers see a gap, and the next batch begins with AllBlocksCleared: what they know afterwards is true, if not
+  // complete. One thread at a time for each replica.
   void publish(int replica, std::span<const CacheEvent> events);
 
-  Counts counts() const;  // of all replicas; any thread
+  Counts counts() const;  // sums over all replicas; any thread
 
  private:
   class Stream;

@@ -1,4 +1,4 @@
-// Protects the news of the prefix cache on the wire: order, numbers, what is repeated, and that nobody waits.
+// Protects the prefix cache's news on the wire: order, numbers, repeated batches, and that publish() never waits.
 #include "serve/events/cache_event_publisher.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 using nlohmann::json;
 using Frames = std::vector<std::string>;
 
-// A socket's messages; nothing after a minute.
+// A message from the socket; nothing after a minute.
 Frames receive(zmq::socket_t& socket) {
   socket.set(zmq::sockopt::rcvtimeo, 60'000);
   std::vector<zmq::message_t> parts;
@@ -67,7 +67,7 @@ class CacheEventPublisherTest : public ::testing::Test {
     return std::move(started.value());
   }
 
-  // A subscriber that is there: what was published before its subscription arrived it would never see.
+  // Returns a subscriber that is connected: it would never see earlier batches.
   zmq::socket_t subscribe(CacheEventPublisher& publisher, const std::string& endpoint, int replica = 0) {
     zmq::socket_t socket(context_, zmq::socket_type::sub);
     socket.set(zmq::sockopt::subscribe, "");
@@ -79,7 +79,7 @@ class CacheEventPublisherTest : public ::testing::Test {
       std::vector<zmq::message_t> parts;
       if (zmq::recv_multipart(socket, std::back_inserter(parts))) break;
     }
-    // All of them, so that what comes next is the test's. ZeroMQ's own threads may be late.
+    // Receives all earlier batches, so that the test's come next. ZeroMQ's threads may be late.
     const auto sent = [&] { return publisher.counts().batches + publisher.counts().dropped; };
     while (sent() < static_cast<int64_t>(published_)) std::this_thread::sleep_for(1ms);
     socket.set(zmq::sockopt::rcvtimeo, 500);
@@ -107,7 +107,7 @@ TEST_F(CacheEventPublisherTest, SendsBatchesInOrderWithTheirNumbers) {
   const auto publisher = start();
   zmq::socket_t subscriber = subscribe(*publisher, options_.endpoint);
   for (uint64_t i = 0; i < 100; ++i) publisher->publish(0, page(i + 1));
-  publisher->publish(0, {});  // no news, no number
+  publisher->publish(0, {});  // an empty batch uses no number
   publisher->publish(0, page(101));
   for (uint64_t i = 0; i <= 100; ++i) {
     const Frames frames = receive(subscriber);
@@ -140,7 +140,7 @@ TEST_F(CacheEventPublisherTest, RepeatsWhatIsKept) {
   }
 }
 
-// Some megabytes at a time, however much is asked for, and yet all of it.
+// Some megabytes wait at a time, however much is asked for, and all of it comes.
 TEST_F(CacheEventPublisherTest, LittleWaitsForAClientThatTakesNothing) {
   constexpr size_t kMost = CacheEventReplay::kMaxQueuedBytes;
   options_.replay_endpoint = "ipc://" + folder_ + "/replay";
@@ -164,12 +164,12 @@ TEST_F(CacheEventPublisherTest, LittleWaitsForAClientThatTakesNothing) {
     client.connect(options_.replay_endpoint);
     for (size_t j = 0; j < CacheEventReplay::kMaxAsked + 10; ++j) ask(client);
   }
-  while (publisher->counts().replay < kMost) std::this_thread::sleep_for(1ms);  // that of both
+  while (publisher->counts().replay < kMost) std::this_thread::sleep_for(1ms);  // both clients' bytes
   for (int i = 0; i < 100; ++i) {
     EXPECT_LE(publisher->counts().replay, clients.size() * kMost);
     std::this_thread::sleep_for(1ms);
   }
-  clients.pop_back();  // one leaves, the other takes its answers, one after another
+  clients.pop_back();  // one leaves; the other takes its answers, one after another
   size_t bytes = 0;
   for (size_t answer = 0; answer < CacheEventReplay::kMaxAsked; ++answer) {
     for (uint64_t number = 0; number < kBatches; ++number) {
@@ -182,7 +182,7 @@ TEST_F(CacheEventPublisherTest, LittleWaitsForAClientThatTakesNothing) {
   }
   EXPECT_GT(bytes, 10 * kMost) << "there was more to wait";
   while (publisher->counts().replay > 0) std::this_thread::sleep_for(1ms);
-  // Who had too many requests waiting may ask again.
+  // A client with too many waiting requests may ask again.
   ask(clients[0]);
   EXPECT_EQ(receive(clients[0]).size(), 4u);
 }
@@ -201,7 +201,7 @@ TEST_F(CacheEventPublisherTest, WhatIsNoRequestIsPassedOver) {
   EXPECT_FALSE(socket.recv(answer));
 }
 
-// A connection without a library: what no library sends.
+// A plain connection, to send what no library sends.
 class RawClient {
  public:
   explicit RawClient(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -220,7 +220,7 @@ class RawClient {
   bool send(const std::string& bytes) const {
     return ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
   }
-  // Bytes up to the end of the connection, or until `text` has come.
+  // Bytes until the connection ends, or until `text` has come.
   std::string receive(const std::string& text = "") const {
     std::string all;
     std::array<char, 4096> piece;
@@ -274,13 +274,13 @@ TEST_F(CacheEventPublisherTest, WhatIsTooLargeForARequestEndsTheConnection) {
   }
   EXPECT_LE(publisher->counts().replay, CacheEventReplay::kMaxQueuedBytes) << "what nobody takes is not collected";
   EXPECT_GT(publisher->counts().replay, 0u);
-  zmq::socket_t asking(context_, zmq::socket_type::req);  // which writes the empty frame itself
+  zmq::socket_t asking(context_, zmq::socket_type::req);  // a REQ socket writes the empty frame itself
   asking.connect(options_.replay_endpoint);
   asking.send(zmq::buffer(bytes_of(0)), zmq::send_flags::none);
   EXPECT_EQ(receive(asking), (Frames{"", bytes_of(~uint64_t{0}), ""})) << "nobody else is held up";
 }
 
-// The thread is slower than batches of this size come, and each publish() must return at once.
+// Batches of this size come faster than the thread sends, and each publish() must return at once.
 TEST_F(CacheEventPublisherTest, AFullQueueDropsAndSaysSo) {
   options_.max_queue_size = 1;
   const auto publisher = start();
@@ -293,7 +293,7 @@ TEST_F(CacheEventPublisherTest, AFullQueueDropsAndSaysSo) {
   uint64_t sent = 0;
   for (; sent < 2000 && publisher->counts().dropped == before; ++sent) publisher->publish(0, large);
   ASSERT_GT(publisher->counts().dropped, before);
-  // What comes after the gap begins with the news that all is forgotten.
+  // Batches after the gap begin with AllBlocksCleared.
   while (publisher->counts().batches + publisher->counts().dropped < static_cast<int64_t>(published_ + sent)) {
     std::this_thread::sleep_for(1ms);
   }

@@ -14,23 +14,23 @@ namespace volley::serve {
 namespace {
 
 constexpr uint64_t kEndOfReplay = ~uint64_t{0};  // -1
-constexpr size_t kMessageBytes = 512;            // that a message takes beside its payload, roughly
+constexpr size_t kMessageBytes = 512;            // a message's bytes beside its payload, roughly
 constexpr int kMostPieces = 16;
 
 }  // namespace
 
 struct CacheEventReplay::Held {
-  std::string head;  // sent where there are no bytes
+  std::string head;  // sent if there are no bytes
   Bytes bytes;
   std::shared_ptr<Queue> queue;
   size_t cost = 0;
 
-  // ZeroMQ calls it on a thread of its own, once, when the payload is sent or given up.
+  // ZeroMQ calls it once on a thread of its own, when the payload is sent or given up.
   static void release(void*, void* hint) {
     const std::unique_ptr<Held> held(static_cast<Held*>(hint));
     held->queue->of_all->fetch_sub(held->cost);
     const size_t left = held->queue->bytes.fetch_sub(held->cost) - held->cost;
-    if (left > kMaxQueuedBytes / 2) return;  // the last one is below in any case
+    if (left > kMaxQueuedBytes / 2) return;  // the last batch below always wakes
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(held->queue->wake, &one, sizeof(one));
   }
@@ -41,8 +41,8 @@ CacheEventReplay::CacheEventReplay(zmq::context_t& context, int buffer_steps, st
       buffer_steps_(static_cast<size_t>(buffer_steps)),
       topic_(std::move(topic)),
       wake_(wake) {
-  socket_.set(zmq::sockopt::sndhwm, 0);            // queues are bounded here
-  socket_.set(zmq::sockopt::rcvhwm, kMostPieces);  // of at most 8 KiB each, of each client
+  socket_.set(zmq::sockopt::sndhwm, 0);            // this class bounds queues
+  socket_.set(zmq::sockopt::rcvhwm, kMostPieces);  // at most 8 KiB each, for each client
   socket_.set(zmq::sockopt::linger, 0);
   socket_.set(zmq::sockopt::ipv6, true);
 }
@@ -56,7 +56,7 @@ void CacheEventReplay::keep(uint64_t number, std::vector<uint8_t> bytes) {
   }
 }
 
-// A piece without bytes is news: a client has come or gone.
+// A piece without bytes says that a client has come or gone.
 void CacheEventReplay::receive() {
   std::vector<zmq::message_t> piece;
   if (!zmq::recv_multipart(socket_, std::back_inserter(piece), zmq::recv_flags::dontwait)) return;
@@ -76,16 +76,16 @@ void CacheEventReplay::connect(const std::string& name) {
   client.reader =
       std::make_unique<ZmtpReader>([&client](const ZmtpReader::Message& message) { take_request(client, message); },
                                    [this, name, &client](std::string reply) {
-                                     // One that takes nothing asks in vain.
+                                     // A client that takes nothing gets no answer.
                                      if (has_room(client, reply.size()))
                                        send_counted(name, client, std::move(reply), {});
                                    });
-  // News of the end of one that was turned away look like those of another's beginning.
+  // News that a turned-away client has left look like those of a new one.
   if (!write(name, zmq::message_t(zmtp_greeting("ROUTER")))) clients_.erase(name);
 }
 
 void CacheEventReplay::disconnect(const std::string& name) {
-  write(name, zmq::message_t());  // ZeroMQ's way to say so
+  write(name, zmq::message_t());  // ZeroMQ's way to close a connection
   clients_.erase(name);
 }
 
@@ -105,7 +105,7 @@ bool CacheEventReplay::has_room(const Client& client, size_t bytes) {
   return queued == 0 || queued + bytes + kMessageBytes <= kMaxQueuedBytes;
 }
 
-// Whether the client is still there.
+// Whether the client is still connected.
 bool CacheEventReplay::answer(const std::string& name, Client& client) {
   while (!client.asked.empty()) {
     uint64_t& next = client.asked.front();
@@ -132,7 +132,7 @@ bool CacheEventReplay::send(const std::string& name, Client& client, uint64_t nu
   return send_counted(name, client, std::move(head), bytes);
 }
 
-// What it sends waits for the client, and counts, until ZeroMQ has sent it. False: the client has gone.
+// Counts the bytes for the client until ZeroMQ has sent them. False: the client has gone.
 bool CacheEventReplay::send_counted(const std::string& name, Client& client, std::string head, const Bytes& bytes) {
   std::unique_ptr<Held> held(new Held{});
   if (bytes && !bytes->empty()) {

@@ -1,10 +1,9 @@
-// What a ROUTER socket would be for CacheEventPublisher: it repeats batches that subscribers missed. ZeroMQ would
-// collect a client's message without end, and queue a whole answer for one that takes nothing. So the socket moves
-// bytes alone (ZMQ_STREAM), which ZmtpReader reads, and a client has at most kMaxQueuedBytes waiting, and gets the rest
-// as it takes them. What is forgotten meanwhile it misses, and sees by the numbers. The bytes of a batch exist once,
-// for everybody who waits for them.
+// Repeats missed batches for CacheEventPublisher, in place of a ROUTER socket. ZeroMQ would collect a client's message
+// without bound, and queue a whole answer for a client that takes nothing. So the socket only moves bytes (ZMQ_STREAM),
+// which ZmtpReader reads, and at most kMaxQueuedBytes wait for a client, which gets the rest as it takes them. A client
+// misses batches that are forgotten meanwhile, and sees that by the numbers. All waiting clients share a batch's bytes.
 //
-// Threads: one, but for bytes_waiting().
+// Threads: one, except for bytes_waiting().
 #pragma once
 
 #include <atomic>
@@ -26,21 +25,21 @@ class CacheEventReplay {
   static constexpr size_t kMaxKeptBytes = size_t{256} << 20;
   // A larger batch waits alone.
   static constexpr size_t kMaxQueuedBytes = size_t{4} << 20;
-  static constexpr size_t kMaxAsked = 8;      // requests of a client that wait; further ones get nothing
-  static constexpr size_t kMaxClients = 256;  // at once; one more is turned away
+  static constexpr size_t kMaxAsked = 8;      // waiting requests of a client; further ones get no answer
+  static constexpr size_t kMaxClients = 256;  // at once; further ones are turned away
 
-  // wake: an eventfd, written to when go_on() has something to do. The context must end (zmq::context_t::close())
-  // before it is closed: until then ZeroMQ's threads write to it.
+  // wake: an eventfd, written to when go_on() has work. End the context (zmq::context_t::close()) before closing it,
+  // because ZeroMQ's threads write to it until then.
   CacheEventReplay(zmq::context_t& context, int buffer_steps, std::string topic, int wake);
 
-  zmq::socket_t& socket() { return socket_; }  // to bind and to wait for
+  zmq::socket_t& socket() { return socket_; }  // for binding and polling
   void keep(uint64_t number, std::vector<uint8_t> bytes);
-  // Takes what a client has sent, if something is there. A message that is no request is passed over: whoever sent it
-  // gets nothing. What is no message, or is too large for one, ends the connection.
+  // Takes what a client has sent, if anything. A message that is no request gets no answer. Bytes that are no message,
+  // or too large a message, end the connection.
   void receive();
   // Sends what clients have room for.
   void go_on();
-  // For all clients together, of answers that ZeroMQ has not yet sent; with what a message takes beside its bytes.
+  // Waiting bytes of all clients' answers, including overhead for each message, until ZeroMQ has sent them.
   size_t bytes_waiting() const { return waiting_->load(); }
 
  private:
@@ -49,15 +48,15 @@ class CacheEventReplay {
     uint64_t number = 0;
     Bytes bytes;
   };
-  // What waits for one client, which ZeroMQ's threads make less.
+  // Bytes waiting for one client; ZeroMQ's threads lower it.
   struct Queue {
     std::atomic<size_t> bytes{0};
     std::shared_ptr<std::atomic<size_t>> of_all;
     int wake = -1;
   };
-  struct Held;  // by a message
+  struct Held;  // held by a message
   struct Client {
-    std::deque<uint64_t> asked = {};  // first numbers wanted; that of the front grows as it is answered
+    std::deque<uint64_t> asked = {};  // first wanted numbers; the front one grows while it is answered
     std::shared_ptr<Queue> queue = {};
     std::unique_ptr<ZmtpReader> reader = {};
   };
@@ -77,7 +76,7 @@ class CacheEventReplay {
   const int wake_;
   std::deque<Sent> kept_;
   size_t kept_bytes_ = 0;
-  std::map<std::string, Client> clients_;  // those that are connected
+  std::map<std::string, Client> clients_;  // connected ones
   const std::shared_ptr<std::atomic<size_t>> waiting_ = std::make_shared<std::atomic<size_t>>(0);
 };
 

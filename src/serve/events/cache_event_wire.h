@@ -1,4 +1,4 @@
-// Numbers as the messages of the cache's events have them: 8 bytes, big endian.
+// Numbers in the cache events' messages: 8 bytes, big endian.
 #pragma once
 
 #include <array>
@@ -19,6 +19,6 @@ inline uint64_t from_big_endian(std::string_view bytes) {
   return number;
 }
 
-inline constexpr int64_t kMaxRequestBytes = 4096;  // of a frame that anybody may send
+inline constexpr int64_t kMaxRequestBytes = 4096;  // most bytes of a client's frame
 
 }  // namespace volley::serve

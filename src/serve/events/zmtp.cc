@@ -73,11 +73,11 @@ bool ZmtpReader::feed(std::string_view bytes) {
   return true;
 }
 
-// False: there is none. `rest` begins behind it once it is whole.
+// False: no greeting. `rest` begins behind it once it is whole.
 bool ZmtpReader::take_greeting(std::string_view& rest) {
   if (!rest.empty() && rest[0] != '\xFF') return false;
   if (rest.size() >= kSignature && (rest[kSignature - 1] & 1) == 0) return false;
-  if (rest.size() > kSignature && rest[kSignature] < 3) return false;  // its peers answer an older version's frames
+  if (rest.size() > kSignature && rest[kSignature] < 3) return false;  // older versions have other frames
   if (rest.size() < kGreeting) return true;
   if (rest.substr(kMechanism, kMechanismBytes) != mechanism()) return false;
   rest.remove_prefix(kGreeting);
@@ -85,8 +85,7 @@ bool ZmtpReader::take_greeting(std::string_view& rest) {
   return true;
 }
 
-// False: the client does not go on. It wants an answer to what asks whether this side is alive; the rest of what it
-// may say of itself changes nothing.
+// False: the client must be disconnected. A ping needs an answer; other commands change nothing.
 bool ZmtpReader::take_command(std::string_view body) {
   constexpr size_t kTimeToLive = 2;
   const size_t name_bytes = body.empty() ? 0 : static_cast<uint8_t>(body[0]);

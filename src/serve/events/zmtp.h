@@ -1,6 +1,5 @@
-// ZeroMQ's protocol on a connection, as version 3.0 with the mechanism NULL has it (rfc.zeromq.org/spec/23): what a
-// client sends, read within bounds. ZeroMQ's own sockets collect a message of as many frames as a client likes before
-// anybody sees it. No sockets; one thread.
+// Reads ZeroMQ's protocol, version 3.0 with the mechanism NULL (rfc.zeromq.org/spec/23), within bounds. ZeroMQ's own
+// sockets would collect any number of frames before a message is seen. No sockets; one thread.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +14,15 @@ namespace volley::serve {
 class ZmtpReader {
  public:
   static constexpr size_t kMaxFrameBytes = 4096;
-  static constexpr size_t kMaxFrames = 8;  // of a message
+  static constexpr size_t kMaxFrames = 8;  // per message
 
   using Message = std::vector<std::string>;
 
-  // on_message: for each whole one. reply: bytes that the client is to get.
+  // on_message: called for each whole message. reply: gets bytes for the client.
   ZmtpReader(std::function<void(Message)> on_message, std::function<void(std::string)> reply)
       : on_message_(std::move(on_message)), reply_(std::move(reply)) {}
 
-  // Takes what has come. False: it is not that protocol, or is past the bounds; the connection is to be closed.
+  // Takes received bytes. False: another protocol, or past the bounds; close the connection.
   bool feed(std::string_view bytes);
 
  private:
@@ -34,12 +33,12 @@ class ZmtpReader {
   const std::function<void(std::string)> reply_;
   bool greeted_ = false;
   std::string waiting_;  // less than a frame
-  Message frames_;       // of a message that has begun
+  Message frames_;       // frames of a message that has begun
 };
 
-// What a socket of that type says first.
+// The first bytes of a socket of that type.
 std::string zmtp_greeting(std::string_view socket_type);
-// What stands before a frame of a message.
+// The bytes before a frame of a message.
 std::string zmtp_frame_head(size_t bytes, bool more);
 
 }  // namespace volley::serve

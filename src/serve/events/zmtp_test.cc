@@ -1,4 +1,4 @@
-// Protects that a client's bytes are ZeroMQ's protocol to the letter, and are never collected past the bounds.
+// Protects ZeroMQ's protocol to the letter, and the bounds on a client's bytes.
 #include "serve/events/zmtp.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(Zmtp, RefusesWhatIsPastTheBounds) {
   const std::string bad[] = {greeting + many,
                              greeting + zmtp_frame_head(ZmtpReader::kMaxFrameBytes + 1, true),
                              greeting + std::string("\x02\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", 9),
-                             greeting + std::string("\x06\0\0\0\0\0\1\0\0", 9),  // a command, too
+                             greeting + std::string("\x06\0\0\0\0\0\1\0\0", 9),  // also a command
                              greeting + std::string("\x08\0", 2),
                              greeting + std::string("\x04\0", 2),
                              greeting + std::string("\x04\x02\x05R", 4),

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kFormBytes = size_t{64} << 10;  // of a form beside the file in it: its parts' headers and boundaries
+constexpr size_t kFormBytes = size_t{64} << 10;  // a form's bytes beside its file: headers and boundaries of parts
 
 ApiError no_store() {
   ApiError error =
@@ -42,8 +42,8 @@ std::string Api::owner_of(const HttpRequest& request) const {
   return owner_of_key(key_of(request).value_or(0));
 }
 
-// Without keys all have one owner. Then a list shows a client what came from its own address: others' names are for
-// those who were given them.
+// Without keys all files have one owner. A list then shows a client only files from its own address: other names are
+// known only to those who got them.
 std::string_view Api::listed_client(const HttpRequest& request) const {
   return options_.api_keys.empty() ? std::string_view(request.client) : std::string_view();
 }
@@ -81,7 +81,7 @@ HttpResponse Api::answer_files(const Route& found, const HttpRequest& request) {
   const std::string& id = found.rest;
   const Endpoint endpoint = found.row->endpoint;
   switch (endpoint) {
-    case Endpoint::kUploadFile: {  // of callers without a connection, which have it in memory
+    case Endpoint::kUploadFile: {  // for callers without a connection, which have it in memory
       auto begun = begin_upload(request);
       const auto& upload = std::get<0>(begun);
       upload->feed(request.body);
@@ -132,7 +132,7 @@ HttpResponse Api::file_content(const StoredFile& file) const {
   if (const auto* error = std::get_if<ApiError>(&content)) return error_response(*error);
   HttpResponse response;
   response.content_type = "application/octet-stream";
-  // A browser shows what a client has uploaded to nobody as a page.
+  // Keeps browsers from showing a client's upload as a page.
   response.headers = {{"Content-Disposition", "attachment"}, {"X-Content-Type-Options", "nosniff"}};
   response.file = std::make_shared<const OpenFile>(std::get<OpenFile>(std::move(content)));
   return response;

@@ -64,7 +64,7 @@ Status move_file(const std::string& from, const std::string& to) {
   return {};
 }
 
-// The message names no path of the server's.
+// The message must not name the server's paths.
 ApiError disk_error() {
   ApiError error = http_error(503,
                               "The server cannot write to the disk of its files: it is full or broken. "
@@ -140,7 +140,7 @@ Result<std::shared_ptr<FileStore>> FileStore::open(const std::string& folder, Li
     const std::string path = folder + inside;
     const bool made = fs::create_directories(path, error);
     if (error) return unusable(error.message());
-    // What clients send is for them alone.
+    // Clients' data are private.
     if (made) fs::permissions(path, fs::perms::owner_all, error);
   }
   FileDescriptor lock(::open((folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -336,7 +336,7 @@ ApiResult<OpenFile> FileStore::content(const StoredFile& file) const {
   return std::move(*opened);
 }
 
-// Whoever reads it goes on reading: the bytes go with the last reader.
+// A reader keeps reading: the bytes go with the last one.
 void FileStore::erase(const StoredFile& file) {
   {
     const std::lock_guard lock(mutex_);
@@ -373,7 +373,7 @@ FileStore::Room FileStore::reserve(const std::string& owner, size_t bytes, size_
 }
 
 void FileStore::count(const std::optional<std::string>& owner, size_t bytes) {
-  constexpr const char* kNobody = "?";  // no owner's name
+  constexpr const char* kNobody = "?";  // not an owner's name
   const std::lock_guard lock(mutex_);
   bytes_.take(owner.value_or(kNobody), bytes);
   if (owner) quota_.take(*owner, bytes);

@@ -1,4 +1,4 @@
-// What the folder of files keeps over restarts and crashes, and what it refuses.
+// The folder of files over restarts and crashes, and its refusals.
 #include "serve/files/file_store.h"
 
 #include <gtest/gtest.h>
@@ -101,7 +101,7 @@ TEST_F(FileStoreTest, HoldsItsBounds) {
   EXPECT_EQ(status_of(keep(*store, "", std::string(10, 'x'))), 200);
   EXPECT_EQ(status_of(keep(*store, "", std::string(6, 'x'))), 400);
   EXPECT_EQ(status_of(keep(*store, "", std::string(5, 'x'))), 200);
-  EXPECT_EQ(status_of(keep(*store, "", "")), 400);  // the number
+  EXPECT_EQ(status_of(keep(*store, "", "")), 400);  // the number of files
   store->erase(store->list("").front());
   EXPECT_EQ(status_of(keep(*store, "", std::string(10, 'x'))), 200);
   EXPECT_EQ(on_disk(), 4u);
@@ -131,7 +131,7 @@ TEST_F(FileStoreTest, AnOwnerHasAQuota) {
   EXPECT_EQ(problem(keep(*store, "a", std::string(6 << 10, 'x'))), 200);
 }
 
-// A disk has no smaller files, and many small ones are much.
+// A disk has no smaller files, so many small ones are large.
 TEST_F(FileStoreTest, AnEmptyFileTakesOfItsOwnersQuota) {
   const FileStore::Limits limits = {.max_owner_bytes = 2 * FileStore::kLeastBytes};
   const auto code = [](const ApiResult<StoredFile>& kept) {
@@ -152,7 +152,7 @@ TEST_F(FileStoreTest, AnEmptyFileTakesOfItsOwnersQuota) {
   EXPECT_EQ(code(keep(*store, "a", "")), "");
 }
 
-// Whatever one of several keys keeps, there is room for another one.
+// A key always has room, whatever another one keeps.
 TEST_F(FileStoreTest, OneOfSeveralOwnersLeavesRoomForOthers) {
   const auto kept = [](FileStore& store, const std::string& owner, const std::string& bytes) {
     size_t files = 0;
@@ -180,7 +180,7 @@ TEST_F(FileStoreTest, IsOneServers) {
   EXPECT_NE(second.error().message.find("another server"), std::string::npos) << second.error().message;
 }
 
-// The three moments at which a server may be killed while it hands a batch's results over.
+// A server may be killed at three moments of handing over a batch's results.
 TEST_F(FileStoreTest, AdoptsOnce) {
   StoredFile about;
   about.id = "file-00000000";

@@ -1,4 +1,4 @@
-// POST /v1/files: a file on its way from a connection to the store. One thread at a time.
+// POST /v1/files: receives a file from a connection into the store. One thread at a time.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,17 @@ namespace volley::serve {
 
 class FileUpload {
  public:
-  // What arrives goes to the disk in pieces of about this size.
+  // Bytes go to the disk in pieces of about this size.
   static constexpr size_t kPieceBytes = size_t{256} << 10;
 
   // `client`: see StoredFile.
   FileUpload(std::shared_ptr<FileStore> store, std::string owner, std::string client, const std::string& boundary);
 
-  // False: it has failed, and what follows is dropped. Writes to the disk; may wait for it.
+  // Writes to the disk, which may take time. False: it has failed, and further bytes are dropped.
   bool feed(std::string_view bytes);
   // REQUIRES: feed() was false.
   HttpResponse failure() const { return error_response(*failure_); }
-  // The body is over: the answer. Once, last.
+  // Ends the body and returns the answer. Call once, last.
   HttpResponse finish();
 
  private:
@@ -34,7 +34,7 @@ class FileUpload {
   const std::shared_ptr<FileStore> store_;
   const std::string owner_, client_;
   MultipartReader reader_;
-  std::unique_ptr<FileStore::Writer> file_;  // once its part has begun
+  std::unique_ptr<FileStore::Writer> file_;  // set when its part begins
   std::string filename_;
   std::optional<std::string> purpose_;
   bool in_file_ = false;

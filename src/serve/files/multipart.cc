@@ -22,7 +22,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// What a parameter may hold in either form; \" and \\ stand for " and \.
+// Reads a parameter's value in either form; \" and \\ stand for " and \.
 std::optional<std::string> unquote(std::string_view value) {
   if (!value.starts_with('"')) return std::string(value);
   if (value.size() < 2 || !value.ends_with('"')) return std::nullopt;
@@ -49,8 +49,7 @@ std::string_view take_parameter(std::string_view* rest) {
   return parameter;
 }
 
-// Calls `on` with each parameter behind the first ";", its name in lower case. False: one of them is malformed or comes
-// twice.
+// Calls `on` with each parameter behind the first ";", its name in lower case. False: one is malformed or comes twice.
 template <typename On>
 bool read_parameters(std::string_view rest, On on) {
   take_parameter(&rest);
@@ -74,7 +73,7 @@ bool set_once(std::optional<std::string>* slot, std::string value) {
   return true;
 }
 
-// "Name: value" lines without the empty one that ends them.
+// Reads "Name: value" lines without the final empty one.
 std::variant<MultipartReader::Part, ApiError> read_part(std::string_view lines) {
   std::optional<std::string> name, filename;
   bool disposed = false;
@@ -153,7 +152,7 @@ MultipartReader::Verdict MultipartReader::step(bool* more) {
   return std::nullopt;
 }
 
-// The first boundary has no line end before it. A preamble, which no client sends, is refused.
+// The first boundary has no line end before it. Clients send no preamble, so one is refused.
 MultipartReader::Verdict MultipartReader::start(bool* more) {
   const std::string_view first = std::string_view(delimiter_).substr(kLineEnd.size());
   if (!first.starts_with(std::string_view(buffer_).substr(0, first.size()))) {
@@ -186,7 +185,7 @@ MultipartReader::Verdict MultipartReader::headers(bool* more) {
   constexpr std::string_view kEmptyLine = "\r\n\r\n";
   const size_t found = buffer_.find(kEmptyLine);
   *more = found != std::string::npos;
-  // The last bytes may be the begin of the empty line, which does not count.
+  // The last bytes may begin the empty line, which does not count.
   const size_t least = *more ? found : buffer_.size() - std::min(buffer_.size(), kEmptyLine.size() - 1);
   if (least > kMaxHeaderBytes) return malformed("a part's headers are too long");
   if (!*more) return std::nullopt;
@@ -201,7 +200,7 @@ MultipartReader::Verdict MultipartReader::headers(bool* more) {
 MultipartReader::Verdict MultipartReader::data(bool* more) {
   const size_t found = buffer_.find(delimiter_);
   *more = found != std::string::npos;
-  // The last bytes may be the begin of a boundary.
+  // The last bytes may begin a boundary.
   const size_t sure = *more ? found : buffer_.size() - std::min(buffer_.size(), delimiter_.size() - 1);
   if (sure > 0) {
     if (auto refused = hooks_.data(std::string_view(buffer_).substr(0, sure))) return refused;
@@ -211,7 +210,7 @@ MultipartReader::Verdict MultipartReader::data(bool* more) {
   return std::nullopt;
 }
 
-// A line end may follow. An epilogue, which no client sends, is refused.
+// A line end may follow. Clients send no epilogue, so one is refused.
 MultipartReader::Verdict MultipartReader::end(bool* more) {
   *more = false;
   if (kLineEnd.starts_with(buffer_)) return std::nullopt;

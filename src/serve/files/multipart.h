@@ -1,5 +1,4 @@
-// A reader of multipart/form-data (RFC 7578) that is fed as the bytes come and keeps none of them: strict, and bounded
-// whatever a client sends. One thread at a time.
+// Reads multipart/form-data (RFC 7578) as the bytes come, without keeping them: strict and bounded. One thread.
 #pragma once
 
 #include <functional>
@@ -19,23 +18,23 @@ class MultipartReader {
 
   struct Part {
     std::string name;
-    std::optional<std::string> filename;  // as sent: never a path
+    std::optional<std::string> filename;  // as sent, never a path
   };
   // An error ends the reading.
   using Verdict = std::optional<ApiError>;
   struct Hooks {
     std::function<Verdict(const Part&)> begin;
-    std::function<Verdict(std::string_view bytes)> data;  // of the part that began last; any number of times
+    std::function<Verdict(std::string_view bytes)> data;  // called for the last begun part, any number of times
   };
 
-  // The boundary that a Content-Type names; nothing: it is no multipart/form-data, or names none that is allowed.
+  // The boundary in a Content-Type; nothing: no multipart/form-data, or no valid boundary.
   static std::optional<std::string> boundary_of(std::string_view content_type);
 
   MultipartReader(const std::string& boundary, Hooks hooks)
       : delimiter_("\r\n--" + boundary), hooks_(std::move(hooks)) {}
 
   Verdict feed(std::string_view bytes);
-  // No more bytes come. An error: the body has ended before its last boundary.
+  // Ends the body. An error: its last boundary is missing.
   Verdict finish() const;
 
  private:
@@ -49,10 +48,10 @@ class MultipartReader {
   Verdict end(bool* more);
   void drop(size_t bytes) { buffer_.erase(0, bytes); }
 
-  const std::string delimiter_;  // with the line end before it, which belongs to it
+  const std::string delimiter_;  // includes the line end before it
   const Hooks hooks_;
   At at_ = At::kStart;
-  std::string buffer_;  // what has come and cannot be told apart yet
+  std::string buffer_;  // bytes that cannot be told apart yet
   int parts_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Forms as clients send them, cut at every byte, and forms that nobody should take.
+// Valid forms, cut at every byte, and invalid ones.
 #include "serve/files/multipart.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ struct Taken {
   std::optional<ApiError> error;
 };
 
-// Fed in pieces of `size` bytes.
+// Feeds pieces of `size` bytes.
 Taken take(const std::string& body, size_t size, const std::string& boundary = "xyz") {
   Taken taken;
   MultipartReader reader(boundary, {[&](const MultipartReader::Part& part) {
@@ -37,7 +37,7 @@ std::string part(const std::string& disposition, const std::string& body, const 
 const std::string kEnd = "--xyz--\r\n";
 
 TEST(Multipart, IsTheSameHoweverItIsCut) {
-  const std::string data = "{\"a\": 1}\r\n--xy\r\n\r\n--xy-\r\n-\r\n";  // nearly boundaries
+  const std::string data = "{\"a\": 1}\r\n--xy\r\n\r\n--xy-\r\n-\r\n";  // near boundaries
   const std::string body = part("name=\"purpose\"", "batch") +
                            part("name=file; filename=\"a \\\"b\\\" ü.jsonl\"", data,
                                 "Content-Type: application/octet-stream\r\ncontent-transfer-encoding: BINARY\r\n") +
@@ -62,9 +62,9 @@ TEST(Multipart, RefusesWhatItCannotTellApart) {
       "preamble\r\n" + good + kEnd,
       "--xyw\r\n",
       good,                  // no end
-      good + "--xyz-",       // half of one
+      good + "--xyz-",       // half of the end
       good + kEnd + "more",  // an epilogue
-      "--xyzz\r\n",          // another boundary that begins like it
+      "--xyzz\r\n",          // another boundary with the same beginning
       "--xyz \r\n",          // padding
       "--xyz\n\n",           // bare line ends
       part("filename=\"f\"", "1") + kEnd,

@@ -32,13 +32,13 @@ Status check_output(int fd, const std::string& path, const std::string& input) {
   return {};
 }
 
-// A name in a folder is on the disk only once the folder is.
+// A file's name is on the disk only once its folder is synced.
 void sync_folder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
-  (void)!fsync(fd);  // some file systems cannot; the lines' own sync reports what matters
+  (void)!fsync(fd);  // some file systems cannot; syncing the lines reports what matters
   close(fd);
 }
 
@@ -71,7 +71,7 @@ Result<bool> ResultFile::recover(const std::function<Status(int64_t, std::string
     VOLLEY_ASSIGN(const LineReader::State state, reader.next(&line, 1000));
     if (state == LineReader::State::kEnd) return false;
     if (state == LineReader::State::kNotYet) continue;
-    const bool whole = line.bytes > static_cast<int64_t>(line.text.size());  // its newline counts
+    const bool whole = line.bytes > static_cast<int64_t>(line.text.size());  // counts the newline
     if (!whole) break;
     VOLLEY_RETURN_IF_ERROR(on_line(line.number, line.text));
     size_ += line.bytes;
@@ -88,7 +88,7 @@ Status ResultFile::append(std::string line) {
       written += static_cast<size_t>(wrote);
     } else if (errno != EINTR) {
       const Error failure = write_error(path_);
-      (void)!ftruncate(fd_, size_);  // else the next run cuts the torn line
+      (void)!ftruncate(fd_, size_);  // otherwise the next run removes the torn line
       return failure;
     }
   }
@@ -107,14 +107,14 @@ Status ResultFile::sync() {
   return check_name();
 }
 
-// A file goes on taking lines when its name is gone, and then nobody ever finds them.
+// A file without a name still takes lines, but they could never be found.
 Status ResultFile::check_name() const {
   struct stat open_file {
   }, named{};
   if (fstat(fd_, &open_file) != 0) return write_error(path_);
   const bool found = stat(path_.c_str(), &named) == 0;
   if (found && named.st_dev == open_file.st_dev && named.st_ino == open_file.st_ino) return {};
-  if (!found && errno != ENOENT && errno != ENOTDIR) return {};  // a disk that is away for a moment
+  if (!found && errno != ENOENT && errno != ENOTDIR) return {};  // a disk may be away for a moment
   const std::string lost = open_file.st_nlink == 0 ? "The results that were in it are lost: run the same command again."
                                                    : "The results are in the file that was moved: move it back and "
                                                      "run the same command again, which answers the rest.";

@@ -1,4 +1,4 @@
-// A batch's output: a file that only grows, line by line, and that a killed run leaves in a state to go on from.
+// A batch's output file, which grows line by line, and from which a run can continue after a kill.
 #pragma once
 
 #include <volley/result.h>
@@ -11,30 +11,30 @@
 
 namespace volley::serve {
 
-// Each line is one write at the file's end, so that a process that is killed leaves whole lines and at most one torn
-// one, the last. Lines reach the disk within kSyncInterval of a sync_if_due(): what a machine loses with its power is
-// younger than that. A lock keeps a second run away; it ends with the process, however that ends. Threads: one.
+// Each line is one write at the file's end, so a kill leaves whole lines and at most one torn one, the last. Lines
+// reach the disk within kSyncInterval of a sync_if_due(), so a power failure loses only younger ones. A lock excludes a
+// second run; it ends with the process. Threads: one.
 class ResultFile {
  public:
   static constexpr std::chrono::milliseconds kSyncInterval{1000};
 
-  // Makes the file if there is none. kInvalidArgument: it cannot be written, is no regular file, is the input, or
-  // another run is writing it.
+  // Makes the file if it is missing. kInvalidArgument: it cannot be written, is no regular file, is the input, or is in
+  // use by another run.
   static Result<ResultFile> open(const std::string& path, const std::string& input);
   ~ResultFile();
   ResultFile(ResultFile&& other) noexcept;
   ResultFile& operator=(ResultFile&&) = delete;
 
-  // Hands every whole line to `on_line`, with its number from 1, and cuts a torn last one off the file. Once, before
-  // append(). True: something was cut. The first error of `on_line` ends it.
+  // Passes every whole line to `on_line`, with its number from 1, and removes a torn last one. Call once, before
+  // append(). True: a torn line was removed. The first error of `on_line` ends it.
   Result<bool> recover(const std::function<Status(int64_t number, std::string_view line)>& on_line);
 
-  // `line` must hold no newline. kDataLoss: the disk is full; the file is then as it was before.
+  // `line` must have no newline. kDataLoss: the disk is full; the file then stays as before.
   Status append(std::string line);
-  // Sees to it that the lines are on the disk, if some are not and the last time is long enough ago. As often it looks
-  // whether the path still names this file: kNotFound if it was deleted or replaced, and the lines with it.
+  // Syncs unsynced lines if the last time is long enough ago. As often it checks the path: kNotFound if the file was
+  // deleted or replaced, and the lines with it.
   Status sync_if_due();
-  Status sync();  // looks, too
+  Status sync();  // also checks the path
 
  private:
   Status check_name() const;
@@ -42,7 +42,7 @@ class ResultFile {
 
   int fd_;
   std::string path_;
-  int64_t size_ = 0;  // of the whole lines
+  int64_t size_ = 0;  // bytes of whole lines
   bool unsynced_ = false;
   std::chrono::steady_clock::time_point last_sync_{};
 };

@@ -1,4 +1,4 @@
-// The output survives a run that is killed: a torn line is cut at any byte, whole ones are read back.
+// The output survives a kill: a line torn at any byte is removed, whole ones are read back.
 #include "serve/files/result_file.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST_F(ResultFileTest, RefusesTheInputAndWhatIsNoFile) {
   EXPECT_EQ(content(), "x");
 }
 
-// Hours of answers would otherwise go into a file that nobody can open any more.
+// Otherwise hours of answers would go into a file that cannot be opened any more.
 TEST_F(ResultFileTest, AnOutputThatWasDeletedOrMovedIsNoticed) {
   auto file = open();
   ASSERT_TRUE(file.ok());

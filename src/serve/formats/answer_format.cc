@@ -16,7 +16,7 @@ std::shared_ptr<const AnswerFormat> plain_answers() {
 
 Result<std::string> AnswerFormat::render(const Engine& engine, Conversation chat,
                                          const std::atomic<bool>* cancelled) const {
-  // Only Harmony knows the role "developer". Elsewhere it is the system that speaks, as in OpenAI's models before.
+  // Only Harmony knows the role "developer". Elsewhere the system speaks, as in OpenAI's earlier models.
   for (ChatMessage& message : chat.messages) {
     if (message.role == "developer") message.role = "system";
   }
@@ -25,7 +25,7 @@ Result<std::string> AnswerFormat::render(const Engine& engine, Conversation chat
 
 ReasoningStart AnswerFormat::start(bool thinks, std::string_view prompt, std::string_view continued) const {
   if (!thinks) return ReasoningStart::kOff;
-  // Only where the model itself is to speak: users may write <think> too.
+  // Checked only at the model's own beginning, because users may write <think>, too.
   if (trim_end(prompt).ends_with(kThink)) return ReasoningStart::kOpen;
   if (continued.empty()) return ReasoningStart::kClosed;
   const bool open = skip_space(continued).starts_with(kThink);

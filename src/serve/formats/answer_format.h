@@ -1,6 +1,6 @@
-// A form in which models write answers: how a prompt is written in it, what reads an answer, and the grammar that
-// forces calls. Each form is a class in a file of its own (hermes.cc, llama.cc, qwen_coder.cc, mistral.cc, harmony.cc),
-// which ends with its AnswerFormatKind; the table in output_format.cc has a row for each.
+// A form of answers: how its prompts are written, what reads its answers, and the grammar that forces calls. Each form
+// is a class in a file of its own (hermes.cc, llama.cc, qwen_coder.cc, mistral.cc, harmony.cc), which ends with its
+// AnswerFormatKind; the table in output_format.cc has a row for each.
 #pragma once
 
 #include <volley/engine.h>
@@ -20,27 +20,25 @@
 
 namespace volley::serve {
 
-class CallGrammar;  // serve/formats/call_grammar.h
+class CallGrammar;  // see serve/formats/call_grammar.h
 struct Tool;
 struct ToolRequest;
 
-// The part of a grammar that lets the model think first.
+// The grammar's part that lets the model think first.
 struct ThinkRules {
-  std::string start;  // what stands at the beginning of the rule `start`; empty: the model does not think
-  std::string rules;  // the rules that it needs
-  // Behind the thoughts: what leads to the text of the answer, where a message of its own does.
+  std::string start;  // begins the rule `start`; empty: the model does not think
+  std::string rules;  // rules that `start` uses
+  // Behind the thoughts: leads to the answer's text, if that has a message of its own.
   std::string answer = {};
 };
 
-// This class itself is the plain form: an answer is thoughts between <think> and </think>, if any, then content.
-// Immutable; any thread.
+// The class itself is the plain form: <think>thoughts</think>, if any, then content. Immutable; any thread.
 class AnswerFormat : public std::enable_shared_from_this<AnswerFormat> {
  public:
   explicit AnswerFormat(bool calls = false) : calls_(calls) {}
   virtual ~AnswerFormat() = default;
 
   bool calls() const { return calls_; }  // calls are told from content
-  // The form where none may be made.
   virtual std::shared_ptr<const AnswerFormat> without_calls() const { return plain_answers(); }
   // The form of an output that follows this prompt.
   virtual std::shared_ptr<const AnswerFormat> after(const Engine&, std::span<const TokenId>) const {
@@ -49,7 +47,7 @@ class AnswerFormat : public std::enable_shared_from_this<AnswerFormat> {
 
   // --- Prompts: pure, and slow for long ones ---
 
-  // kInvalidArgument: the chat asks for what the form has not.
+  // kInvalidArgument: the form lacks what the chat asks for.
   virtual Status check(const Conversation&) const { return {}; }
   // The template's text, for encode() alone. `cancelled` may be null.
   virtual Result<std::string> render(const Engine& engine, Conversation chat, const std::atomic<bool>* cancelled) const;
@@ -57,88 +55,87 @@ class AnswerFormat : public std::enable_shared_from_this<AnswerFormat> {
                                               const EncodeLimits& limits) const {
     return engine.encode_within(rendered, add_special_tokens, limits);
   }
-  // The rendered text for people.
+  // The rendered text, readable for people.
   virtual std::string shown(std::string_view rendered) const { return std::string(rendered); }
 
   // --- Outputs ---
 
-  // Where the output begins. thinks: the model does. `continued` is the content of the final message that the model
-  // continues, if it does (continue_final_message): its open <think> counts too.
+  // Where the output begins. thinks: the model does. `continued`: the content of a final message that the model
+  // continues (continue_final_message), whose open <think> counts, too.
   virtual ReasoningStart start(bool thinks, std::string_view prompt, std::string_view continued = {}) const;
-  // What a request needs so that its output can be read, and how it is. thoughts: they are told from content. The
-  // request's grammar is the final one (after_reasoning()), or there is none.
+  // Prepares a request, and how its output is read. thoughts: they are told from content. The request's grammar is
+  // final (after_reasoning()), or absent.
   virtual void plan(bool /*thoughts*/, GenerateRequest&, OutputParser::Options&) const {}
-  // Reads all of an output.
   virtual std::unique_ptr<OutputStage> whole_stage(const OutputParser::Options& options) const;
   // Reads an output without its thoughts.
   virtual std::unique_ptr<OutputStage> stage(const OutputParser::Options& options) const;
   virtual std::unique_ptr<ThoughtCounter> counter(ReasoningStart start) const;
-  // Control tokens that text does not show, and that the stage is told of. None: an answer is one text.
+  // Control tokens that text does not show, and that the stage gets. None: an answer is one text.
   virtual std::span<const TokenId> marks() const { return {}; }
-  // Those of them that end an answer, and belong to the form.
+  // The marks among them that end an answer.
   virtual std::vector<TokenId> end_tokens() const { return {}; }
   // Calls stand between <tool_call> and </tool_call>, in thoughts too.
   virtual bool tags_calls() const { return false; }
   // The stage needs the types of the tools' parameters.
   virtual bool reads_types() const { return false; }
-  // Chat templates take no call ids but short_call_id()'s.
+  // Chat templates only take call ids of short_call_id().
   virtual bool short_call_ids() const { return false; }
 
   // --- Grammars, in llguidance's Lark dialect ---
 
-  // think_tokens: of OutputFormat.
+  // think_tokens: OutputFormat's.
   virtual ThinkRules think_rules(ReasoningStart start, bool think_tokens) const;
-  // What the answer is behind the thoughts. Adds the rules that it needs; a call's objects are the rule `object`.
+  // The answer behind the thoughts. Adds the rules that it needs; a call's object is the rule `object`.
   virtual std::string answer_rule(CallGrammar& grammar) const;
-  // The same of calls, or (free) of text that may have some in it.
+  // The same for calls, or (free) for text that may have some.
   virtual std::string calls_rule(CallGrammar&, bool /*free*/) const { return {}; }
   // Adds the rule "tool_" + index, for the rule `object`.
   virtual void add_tool(CallGrammar& grammar, const Tool& tool, const std::string& index) const;
-  // A call whose arguments are a rule of that name.
+  // A call whose arguments are the rule of that name.
   virtual std::string call_rule(const Tool& tool, const std::string& arguments) const;
-  // The grammar of an answer that calls may take the place of.
+  // The grammar of an answer that calls may replace.
   virtual GrammarSpec beside_calls(GrammarSpec answer, const ToolRequest&) const { return answer; }
-  // Inputs of custom tools are written as they are, so that they can follow a Lark grammar.
+  // Inputs of custom tools are written unquoted, so they can follow a Lark grammar.
   virtual bool writes_bare_text() const { return false; }
 
  protected:
   bool calls_;
 };
 
-// What a model's chat template prints for a few made-up conversations, and which markers are tokens of its vocabulary.
-// Names and words that no template prints by itself: the tool "volley_probe", whose argument is "volley_place".
+// A model's chat template, rendered for a few made-up conversations, and the markers that are tokens of its vocabulary.
+// No template prints the probe's names by itself: the tool "volley_probe" with the argument "volley_place".
 struct FormatProbe {
   explicit FormatProbe(const Engine& engine);
 
-  // Empty if the template refuses the conversation: that says nothing.
+  // Empty if the template refuses the conversation, which tells nothing.
   std::string render(const char* messages, const char* tools, const char* kwargs, bool generation_prompt) const;
-  // A question, up to where the answer begins.
+  // Renders a question, up to where the answer begins.
   std::string asked(const char* kwargs, const char* tools = "") const;
-  std::optional<TokenId> token(std::string_view marker) const;  // that is all of the marker
-  bool shows(std::string_view marker) const;                    // it is one token, and one that shows up in text
+  std::optional<TokenId> token(std::string_view marker) const;  // the token that is exactly the marker
+  bool shows(std::string_view marker) const;                    // it is one token, and visible in text
 
   const Engine& engine;
-  const std::string ask;   // asked() of nothing
+  const std::string ask;   // asked() without arguments
   const std::string call;  // a call, with the tool and its result
 };
 
 extern const char* const kProbeTools;
 
-// Is there a place where `first` stands directly before `second`, but for white space and colons?
+// Whether `first` stands directly before `second` somewhere, but for white space and colons.
 bool follows(std::string_view text, std::string_view first, std::string_view second);
 
-// What the table of formats knows of one before it is made.
+// A row of the table: a format before it is made.
 struct AnswerFormatKind {
-  std::array<std::string_view, 4> names;            // as --tool-call-parser takes it, its own first
-  std::array<std::string_view, 3> reasoning_names;  // as --reasoning-parser does; none: thoughts are not the form's
-  bool (*is_printed)(const FormatProbe&);           // the chat template writes calls or answers so
-  // kFailedPrecondition: the vocabulary lacks what the form needs.
+  std::array<std::string_view, 4> names;            // for --tool-call-parser, its own name first
+  std::array<std::string_view, 3> reasoning_names;  // for --reasoning-parser; none: thoughts are not the format's
+  bool (*is_printed)(const FormatProbe&);           // the chat template writes calls or answers in this form
+  // kFailedPrecondition: the vocabulary lacks a token that the form needs.
   Result<std::shared_ptr<const AnswerFormat>> (*make)(const FormatProbe&);
 
   bool tells_thoughts() const { return !reasoning_names[0].empty(); }
 };
 
-// AnswerFormatKind::make of a class that takes any vocabulary.
+// AnswerFormatKind::make for a class that takes any vocabulary.
 template <class Format>
 Result<std::shared_ptr<const AnswerFormat>> made(const FormatProbe& probe) {
   return std::shared_ptr<const AnswerFormat>(std::make_shared<const Format>(probe));

@@ -1,5 +1,4 @@
-// Calls that break off, in every format and for the clients of every API: one call, whose arguments are a JSON object,
-// then text.
+// Calls that break off, in every format and API: one call, whose arguments are a JSON object, then text.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,13 +27,13 @@ constexpr std::array<TokenId, kHarmonyMarks> kMarkIds = {1, 2, 3, 4, 5, 6, 7};
 struct Format {
   const char* name;
   const char* parser;
-  std::string before, after;  // around a call's arguments, of the tool f
+  std::string before, after;  // around the arguments of a call of f
 
   bool is_coder() const { return parser == std::string_view("qwen3_coder"); }
   bool is_harmony() const { return parser == std::string_view("harmony"); }
 };
 
-// The Coder form has no JSON around its arguments.
+// The Coder form's arguments are no JSON.
 const std::vector<Format>& formats() {
   static const std::vector<Format> kFormats = {
       {"Hermes", "hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": ", "}\n</tool_call>"},
@@ -67,7 +66,7 @@ OutputParser::Options options_of(const Format& format, ReasoningStart reasoning 
   return options;
 }
 
-// The text in events of `size` bytes. In Harmony the spelt control tokens are marks.
+// Splits the text into events of `size` bytes. For Harmony, spelt control tokens become marks.
 std::vector<Event> events_of(const Format& format, std::string_view text, size_t size, TextEnd end) {
   std::vector<Event> events;
   const auto next = [&]() -> Event& {
@@ -114,8 +113,7 @@ std::string shown(const Pieces& pieces) {
   return text;
 }
 
-// Whatever was written: each call is one piece with an id and a name, its arguments are an object, and nothing of that
-// depends on how the text was cut.
+// Checks any output: each call is one piece with id and name, its arguments are an object, and no cut changes a result.
 Pieces checked(const Format& format, const std::string& text, TextEnd end = TextEnd::kModel,
                ReasoningStart reasoning = ReasoningStart::kOff) {
   const OutputParser::Options options = options_of(format, reasoning);
@@ -168,7 +166,7 @@ TEST(BrokenCalls, TextWhereAParameterShouldBe) {
     EXPECT_EQ(pieces.front().name, "f");
     EXPECT_EQ(arguments_of(pieces), arguments) << body;
     EXPECT_EQ(content_of(pieces), content) << body;
-    // The next call is one of its own.
+    // The next call is separate.
     const Pieces two = checked(coder, head + body + tail + "\n" + coder.before + good_arguments(coder) + coder.after);
     EXPECT_EQ(two.back().kind, Kind::kCall);
     EXPECT_EQ(two.back().call, 1);
@@ -190,7 +188,7 @@ TEST(BrokenCalls, ArgumentsThatAreNoJson) {
       const Pieces pieces = checked(format, format.before + written + (ends ? format.after : ""));
       ASSERT_FALSE(pieces.empty()) << format.name;
       const json arguments = arguments_of(pieces);
-      // Without brackets that say where they end, all of a message is arguments.
+      // Without brackets that end them, the arguments are the whole message.
       if (format.is_harmony() && written.ends_with(']')) {
         EXPECT_EQ(arguments, json({{"q", 1}, {"INVALID_JSON", "]"}}));
       } else {
@@ -214,7 +212,7 @@ TEST(BrokenCalls, NoArgumentsAreAnEmptyObject) {
   }
 }
 
-// Every place, and what may come behind it.
+// Breaks the call off at every place, with each possible continuation.
 TEST(BrokenCalls, BrokenOffAtEveryByte) {
   for (const Format& format : formats()) {
     const std::string call = format.before + good_arguments(format) + format.after;
@@ -249,7 +247,7 @@ TEST(BrokenCalls, AnyByteChanged) {
   }
 }
 
-// A limit or a stop within the arguments leaves them open, so that nobody takes half of a file for all of it.
+// A limit or a stop within the arguments leaves them open, so that no client takes half of a file for all of it.
 TEST(BrokenCalls, WhatIsCutIsNotClosed) {
   for (const Format& format : formats()) {
     const bool coder = format.is_coder();
@@ -314,7 +312,7 @@ TEST(BrokenCalls, ClientsOfEveryApiGetTheSameWholeAndStreamed) {
           EXPECT_EQ(items, whole_items.at("output"));
           EXPECT_TRUE(responses.is_null() || items == responses) << items << responses;
           responses = items;
-          if (end == TextEnd::kCut) continue;  // open arguments are an empty input where the answer is whole
+          if (end == TextEnd::kCut) continue;  // a whole answer shows open arguments as an empty input
           const json blocks = built_message(written_by(*messages_writer(info_of(format), true, false), events));
           EXPECT_EQ(blocks,
                     json::parse(written_by(*messages_writer(info_of(format), false, false), events)).at("content"));

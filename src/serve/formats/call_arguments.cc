@@ -11,10 +11,10 @@ namespace volley::serve {
 namespace {
 
 constexpr std::string_view kInvalidMember = R"("INVALID_JSON": ")";
-constexpr size_t kMaxDepth = kMaxJsonDepth - 10;  // clients send arguments back within a message
+constexpr size_t kMaxDepth = kMaxJsonDepth - 10;  // clients send arguments back inside a message
 constexpr std::string_view kNull = "null";        // models write it for no arguments
 constexpr std::string_view kReplacement = "\\ufffd";
-constexpr size_t kCodeUnitSize = 6;  // of \uXXXX
+constexpr size_t kCodeUnitSize = 6;  // length of \uXXXX
 
 bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.';
@@ -68,7 +68,7 @@ void CallArguments::step(char c, std::string& json) {
   between(c, json);
 }
 
-// Outside of strings and words.
+// Reads a byte outside of strings and words.
 void CallArguments::between(char c, std::string& json) {
   const bool in_list = is_in_list();
   if (is_json_space(c) || (next_ == Next::kObject && kNull.starts_with(held_ + c))) {
@@ -112,7 +112,7 @@ void CallArguments::begin_value(char c, std::string& json) {
 
 void CallArguments::open(char bracket, std::string& json) {
   held_ += bracket;
-  // Whether the object has a member is not known yet, see begin_invalid().
+  // Whether the object has a member is unknown until begin_invalid().
   if (!open_.empty()) send_held(json);
   open_ += bracket == '{' ? '}' : ']';
   next_ = bracket == '{' ? Next::kKeyOrEnd : Next::kValueOrEnd;
@@ -134,7 +134,7 @@ void CallArguments::close_all(size_t depth, std::string& json) {
   }
 }
 
-// What was held, `more`, and all that comes is the text of a member of the outermost object.
+// Makes the held text, `more`, and all that follows the text of a member of the outermost object.
 void CallArguments::begin_invalid(std::string_view more, std::string& json) {
   if (sent_) {
     close_all(1, json);
@@ -208,7 +208,7 @@ bool CallArguments::StringText::push_escape(char c, std::string& to) {
     (to += '\\') += c;
     return false;
   }
-  // Models write line breaks behind a backslash, and quotes that need none.
+  // Models escape line breaks and quotes that need no escape.
   if (!second || !(c == '\'' || static_cast<unsigned char>(c) < 0x20)) to += "\\" + begun;
   return push(c, to);
 }

@@ -1,11 +1,11 @@
-// Turns what a model writes as a call's arguments into the text of one JSON object, while it grows. JSON passes through
-// byte for byte. Clients parse arguments, some of them before they end, so what has gone out can always be completed:
-// names, numbers, words and escapes are held back until they are known to be whole.
+// Turns a model's arguments of a call into the text of one JSON object, while they grow. Valid JSON passes byte for
+// byte. Clients parse arguments, some of them before the end, so sent text can always be completed: names, numbers,
+// words and escapes are held back until they are complete.
 //
-// What models are seen to get wrong within JSON is mended: control characters in strings are escaped, a backslash that
-// begins no escape stands for itself, half a surrogate pair becomes U+FFFD, and a comma before a closing bracket goes.
-// What is no JSON otherwise is handed on as text, in a member "INVALID_JSON" behind the members that had gone out. This
-// is the form in which Anthropic's API takes such arguments back, and a client that checks arguments refuses it.
+// Models' usual mistakes are corrected: control characters in strings are escaped, a backslash without an escape stands
+// for itself, half a surrogate pair becomes U+FFFD, and a comma before a closing bracket is removed. Other text that is
+// no JSON goes into a member "INVALID_JSON" behind the members already sent. Anthropic's API takes such arguments back
+// in this form, and a client that checks arguments refuses them.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@ namespace volley::serve {
 
 class CallArguments {
  public:
-  // Appends to `json` what is certain. Returns how many bytes belong to the arguments: none behind the object's end.
+  // Appends the certain part to `json`. Returns the number of bytes that are arguments: none behind the object's end.
   size_t push(std::string_view text, std::string& json);
-  // Nothing more comes: appends what makes a whole object of what has gone out. No arguments at all are {}.
+  // Ends the text: completes the sent part to a whole object. No arguments become {}.
   void end(std::string& json);
   bool ended() const { return ended_; }
 
@@ -25,15 +25,15 @@ class CallArguments {
   // The inside of a string.
   class StringText {
    public:
-    bool push(char c, std::string& to);  // whether the byte is the string's end
-    void end(std::string& to);           // what was held back
+    bool push(char c, std::string& to);  // whether the byte ends the string
+    void end(std::string& to);           // appends the held part
 
    private:
     bool push_escape(char c, std::string& to);
     void add_code_unit(std::string& to);
     void end_pair(std::string& to);
 
-    std::string escape_;          // the beginning of one
+    std::string escape_;          // the beginning of an escape
     std::string high_surrogate_;  // an escape that is the first half of a pair
   };
 
@@ -53,12 +53,12 @@ class CallArguments {
 
   Place place_ = Place::kBetween;
   Next next_ = Next::kObject;
-  std::string open_;  // the brackets that close what is open, innermost last
-  std::string held_;  // what has not gone out
-  size_t word_ = 0;   // where in held_ the word begins
-  size_t comma_ = 0;  // where in held_ the comma is that next_ follows
+  std::string open_;  // closing brackets of what is open, innermost last
+  std::string held_;  // text not sent yet
+  size_t word_ = 0;   // index of the word in held_
+  size_t comma_ = 0;  // index in held_ of the comma that next_ follows
   StringText string_;
-  bool sent_ = false;  // something has gone out
+  bool sent_ = false;  // a part was sent
   bool ended_ = false;
 };
 

@@ -73,7 +73,7 @@ TEST(CallArguments, WhereTheyBreakOffTheyAreClosed) {
       {R"({"a": {"b": [{"c": true)", R"({"a": {"b": [{"c": true}]}})"},
       {R"({"a": [1, )", R"({"a": [1]})"},
       {R"({"a": {)", R"({"a": {}})"},
-      // Not in what has gone out, but not lost.
+      // Not sent yet, but not lost.
       {R"({"a)", R"({"INVALID_JSON": "{\"a"})"},
       {R"({"a": )", R"({"INVALID_JSON": "{\"a\": "})"},
       {R"({"a": tr)", R"({"INVALID_JSON": "{\"a\": tr"})"},
@@ -117,7 +117,7 @@ TEST(CallArguments, TextBehindTheObjectIsNotTaken) {
   EXPECT_EQ(json, "{\"a\": {}}");
 }
 
-// Every change of a byte, at every place.
+// Changes every byte in every way.
 TEST(CallArguments, AreAnObjectWhateverIsWritten) {
   const std::string text = R"({"a": [1.5, {"b": "c\u00e9\n"}, null], "d": {"e": true, "f": []}})";
   for (size_t at = 0; at <= text.size(); ++at) {

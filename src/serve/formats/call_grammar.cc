@@ -16,9 +16,8 @@ std::string object_options(const ToolRequest& request) {
   return request.open_objects ? R"(, "open_objects": true)" : "";
 }
 
-// A schema with the separators that the rest of the call has, and `more` members; `options` are members of those that
-// textkit takes beside a schema. With white space anywhere, a grammar could not go on from the schema's end in the
-// middle of a token such as "}}".
+// A schema with the call's own separators and `more` members; `options` are textkit's options beside a schema. With
+// white space anywhere, a grammar could not continue from the schema's end in the middle of a token such as "}}".
 std::string with_separators(const std::string& schema_json, const std::string& options, const std::string& more = "") {
   std::string schema =
       R"({"x-guidance": {"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ")" + options + "}" +
@@ -39,7 +38,7 @@ std::string regex_escape(std::string_view text) {
   return escaped;
 }
 
-// Inside JSON's quotes a schema holds a text to a regular expression. A Lark grammar is about a text as it is.
+// In JSON's quotes a schema can apply a regular expression. A Lark grammar needs unquoted text.
 bool holds(const TextGrammar& input, const AnswerFormat& format) {
   return format.calls() && (input.syntax == TextGrammar::Syntax::kRegex || format.writes_bare_text());
 }
@@ -139,7 +138,7 @@ Result<std::optional<GrammarSpec>> tool_grammar(const ToolRequest& request, cons
 }
 
 bool may_call_instead(const ToolRequest& request, const OutputFormat& format, ReasoningStart reasoning) {
-  // A message that the prompt has begun, where messages are marked, is the answer.
+  // In a format with marked messages, a message that the prompt has begun is the answer.
   const bool begun = !format.answers->marks().empty() && reasoning == ReasoningStart::kOff;
   return request.choice == Choice::kAuto && format.answers->calls() && !begun;
 }
@@ -157,7 +156,7 @@ bool may_hold_calls(const GrammarSpec& grammar) {
 }
 
 GrammarSpec after_reasoning(GrammarSpec grammar, const OutputFormat& format, ReasoningStart reasoning) {
-  // An answer of which the prompt holds the beginning has no thoughts before it.
+  // The prompt holds the answer's beginning, so no thoughts come before it.
   if (reasoning == ReasoningStart::kOff) return grammar;
   const ThinkRules think = format.answers->think_rules(reasoning, format.think_tokens);
   const bool own = grammar.kind == GrammarSpec::Kind::kLark || grammar.kind == GrammarSpec::Kind::kEbnf;

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kLength = 9;
 constexpr std::string_view kLetters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-// FNV-1a, and then every bit of it into every digit.
+// FNV-1a, whose bits are then mixed into every digit.
 uint64_t hash(std::string_view text) {
   uint64_t value = 0xcbf29ce484222325;
   for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -21,7 +21,7 @@ uint64_t hash(std::string_view text) {
   return value ^ (value >> 33);
 }
 
-// `text`: the JSON text of an id; what is no string stays.
+// `text`: an id's JSON text; other JSON stays unchanged.
 std::string short_id_text(std::string_view text) {
   if (!text.starts_with('"')) return std::string(text);
   return nlohmann::json(short_call_id(nlohmann::json::parse(text).get<std::string>())).dump();

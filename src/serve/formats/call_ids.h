@@ -1,4 +1,4 @@
-// Ids of tool calls for templates of Mistral's, which refuse any but nine letters and digits. Pure functions.
+// Ids of tool calls for Mistral's templates, which only take nine letters and digits. Pure functions.
 #pragma once
 
 #include <string>
@@ -9,10 +9,9 @@
 
 namespace volley::serve {
 
-// The id itself if it has this form, else nine letters and digits made of it: the same for the same id.
+// Returns an id of this form unchanged; any other gives nine letters and digits, always the same.
 std::string short_call_id(std::string_view id);
 
-// Shortens the ids of calls, and the ids by which results name their calls.
 void shorten_call_ids(std::vector<ChatMessage>& messages);
 
 }  // namespace volley::serve

@@ -1,4 +1,4 @@
-// Tool calls between the marks of a thought that nobody closed.
+// Tool calls inside a thought that the model never closes.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -19,7 +19,7 @@ const std::string kWeatherThought =
     "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"K\u00f6ln\"}}\n</tool_call>";
 const std::string kTimeThought = "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>";
 
-// Models are seen to call in the middle of a thought and to end there. The call is what an agent waits for.
+// Some models call in the middle of a thought and stop there. Agents wait for that call.
 TEST(CallsInThoughts, AtTheEndAreCalls) {
   const std::string two = kWeatherThought + "\n" + kTimeThought;
   const std::string coder_call =

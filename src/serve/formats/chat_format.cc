@@ -1,4 +1,4 @@
-// include/volley/chat.h, by the parts of which the server's chats consist.
+// Implements include/volley/chat.h with the parts of the server's chats.
 #include <volley/chat.h>
 
 #include <utility>

@@ -1,4 +1,4 @@
-// The inputs of custom tools against their grammars, in the formats in which models write calls.
+// Inputs of custom tools under their grammars, in every format of calls.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -18,13 +18,13 @@ constexpr const char* kAuto = R"("tool_choice": "auto")";
 constexpr const char* kNamed = R"("tool_choice": {"type": "function", "function": {"name": "edit"}})";
 constexpr const char* kRequired = R"("tool_choice": "required")";
 
-// Lines that end, as patches have them; braces and slashes are the grammar's own.
+// Lines that end, as in patches; braces and slashes are part of the grammar.
 constexpr const char* kEdits = R"(start: begin line+ "end" LF?
 begin: "edit " /[^\n]+/ LF -> head
 line: ("+" | "-") /[^\n]*/ LF // one
 %import common.LF)";
 
-// The tools "edit", whose input is to follow `input`, and "find", a function.
+// The grammar for the tools "edit", whose input follows `input`, and "find", a function.
 Result<std::optional<GrammarSpec>> grammar_of(const char* tools, const char* choice, TextGrammar input) {
   json schema = {{"type", "object"},
                  {"properties", {{"input", {{"type", "string"}}}}},
@@ -100,7 +100,7 @@ TEST_F(CustomToolGrammar, ExpressionsHoldTextsInEveryFormat) {
   expect(made("mistral", kNamed, path), true, {R"([TOOL_CALLS][{"name": "edit", "arguments": {"input": "/a/12"}}])"});
 }
 
-// A string of JSON cannot be held to one: the model is free unless the call is forced, and then its client is told.
+// A JSON string cannot follow one: the model is free unless the call is required, and then the client is told.
 TEST_F(CustomToolGrammar, LarkInStringsIsForTheModelToFollow) {
   for (const char* tools : {"hermes", "llama", "mistral"}) {
     const TextGrammar edits{Syntax::kLark, kEdits};

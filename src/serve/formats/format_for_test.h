@@ -14,7 +14,7 @@
 
 namespace volley::serve {
 
-// Answers nothing. A marker that it lists is one token, and `rendered` is every chat.
+// Answers no request. Each listed marker is one token, and every chat renders as `rendered`.
 class SilentEngine : public Engine {
  public:
   explicit SilentEngine(std::vector<std::string> tokens = {}, std::string rendered = {})
@@ -56,7 +56,7 @@ inline OutputFormat format_of(const Engine& engine, std::string_view tools = "au
   return format.ok() ? *format : OutputFormat{};
 }
 
-// The format of a model about which nothing else is known.
+// The format for a model without further facts.
 inline OutputFormat format_named(std::string_view name) {
   return format_of(SilentEngine(), name, "none");
 }

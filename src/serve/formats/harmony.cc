@@ -17,9 +17,8 @@ constexpr std::string_view kAssistant = "assistant";
 constexpr std::string_view kAnalysis = "analysis";
 constexpr std::string_view kTo = "to=";
 constexpr std::string_view kFunctions = "functions.";
-constexpr size_t kLongestSegment = 256;  // of a head
+constexpr size_t kLongestSegment = 256;  // longest segment of a head
 
-// Takes the first word off a text.
 std::string_view next_word(std::string_view& text) {
   text = skip_space(text);
   const size_t end = std::min(text.find_first_of(" \t\r\n"), text.size());
@@ -32,7 +31,7 @@ bool one_begins_other(std::string_view a, std::string_view b) {
   return a.starts_with(b) || b.starts_with(a);
 }
 
-// What may stand where a head names the assistant: that, and a recipient.
+// Whether the text may name the assistant in a head: the name, and a recipient.
 bool may_name_assistant(std::string_view text) {
   text = skip_space(text);
   if (text.size() < kAssistant.size()) return kAssistant.starts_with(text);
@@ -45,26 +44,25 @@ bool is_line_end(char c) {
   return c == '\r' || c == '\n';
 }
 
-// Text in several lines, which a head hardly is.
+// Whether the text has several lines, which a head hardly has.
 bool has_lines(std::string_view text) {
   text = skip_space(text);
   const size_t end = std::min(text.find_first_of("\r\n"), text.size());
   return !skip_space(text.substr(end)).empty();
 }
 
-// Where a text in this form stands: reads heads, and says what the text of bodies is. A value: copies go on
-// independently.
+// Tracks the place in a Harmony text: reads heads, and classifies bodies. A value: copies continue independently.
 class HarmonyReader {
  public:
   enum class Part {
-    kHead,       // none that is shown
+    kHead,       // not shown
     kReasoning,  // the body of a message on the channel "analysis"
     kContent,
     kCall,   // a call's arguments
-    kOther,  // a message that is not the assistant's
+    kOther,  // a message by another than the assistant
   };
 
-  // Where an output stands that follows this prompt. Without one, it stands between two messages.
+  // The place of an output that follows this prompt. Without a prompt, between two messages.
   static HarmonyReader after(const Engine& engine, const HarmonyTokens& tokens, std::span<const TokenId> prompt) {
     HarmonyReader reader;
     const auto last = std::find(prompt.rbegin(), prompt.rend(), tokens.id_of(HarmonyMark::kStart));
@@ -86,11 +84,11 @@ class HarmonyReader {
     return reader;
   }
 
-  // Text up to the next mark. What is returned is text of part(): all of it in a body; in a head nothing, until it
-  // shows that it is none, and then what was held.
+  // Takes text up to the next mark and returns text of part(): all of it in a body. A head returns nothing until it
+  // shows that it is none, and then the held text.
   std::string text(std::string_view text) {
     if (part_ != Part::kHead) return std::string(text);
-    // Byte by byte: where a head turns out to be none must not depend on how the text was cut.
+    // Reads byte by byte, so that the end of a head's attempt does not depend on the cuts.
     for (size_t i = 0; i < text.size(); ++i) {
       // Line ends between messages belong to the form.
       if (place_ == Place::kBetween && segment_.empty() && is_json_space(text[i])) continue;
@@ -100,7 +98,7 @@ class HarmonyReader {
     return {};
   }
 
-  // Returns what was held for a head and is content instead: message() is then that content's.
+  // Returns text that was held for a head but is content; message() is then that content's.
   std::string mark(HarmonyMark mark) {
     std::string held;
     const bool ends = mark == HarmonyMark::kEnd || mark == HarmonyMark::kReturn || mark == HarmonyMark::kCall;
@@ -118,8 +116,7 @@ class HarmonyReader {
     return held;
   }
 
-  // The output ends here; returns as mark() does. Without a control token before it, or in several lines, text that is
-  // no head was none.
+  // Ends the output; returns as mark() does. Text without a control token before it, or with several lines, is content.
   std::string finish() {
     const bool nothing_marked =
         place_ == Place::kBetween || (place_ == Place::kAuthor && of_prompt_ > 0 && segment_.size() > of_prompt_);
@@ -128,21 +125,21 @@ class HarmonyReader {
   }
 
   Part part() const { return part_; }
-  // Whether the text of part() is shown as thoughts. calls: calls are told from text.
+  // Whether part()'s text is shown as thoughts. calls: calls are told from text.
   bool is_reasoning(bool calls) const {
     return part_ == Part::kReasoning || (part_ == Part::kCall && !calls && channel_ == kAnalysis);
   }
 
-  // Whom a call is for, without "functions.".
+  // The called tool, without "functions.".
   const std::string& recipient() const { return recipient_; }
-  int message() const { return message_; }  // counts bodies; equal numbers are one message
+  int message() const { return message_; }  // counts bodies; text of one message has one number
 
  private:
   enum class Place { kBetween, kAuthor, kChannel, kConstraint };
 
   bool may_be_head() const {
     if (segment_.size() > kLongestSegment) return false;
-    // Behind a control token a line end is a space, as some outputs have one before the next token.
+    // Behind a control token a line end counts as a space, because some outputs have one there.
     if (place_ == Place::kBetween && std::ranges::any_of(segment_, is_line_end)) return false;
     if (place_ == Place::kChannel || place_ == Place::kConstraint || may_name_assistant(segment_)) return true;
     if (place_ == Place::kBetween) return false;
@@ -151,7 +148,7 @@ class HarmonyReader {
     return !author.starts_with(kAssistant);
   }
 
-  // What a part of a head says.
+  // Reads a part of a head.
   void end_segment() {
     std::string_view rest = segment_;
     bool first = true;
@@ -163,7 +160,7 @@ class HarmonyReader {
       } else if (first && place_ == Place::kChannel) {
         channel_ = word;
       } else if (first && place_ == Place::kAuthor) {
-        foreign_ = word != kAssistant;  // also a tool, by whatever name
+        foreign_ = word != kAssistant;  // a tool speaks, under its own name
       }
       first = false;
     }
@@ -201,15 +198,15 @@ class HarmonyReader {
   }
 
   Part part_ = Part::kHead;
-  Place place_ = Place::kBetween;  // in a head: the segment that is being read
+  Place place_ = Place::kBetween;  // in a head: the current segment
   std::string segment_;
-  size_t of_prompt_ = 0;  // bytes of the segment that the prompt brought: never given back
+  size_t of_prompt_ = 0;  // bytes of the segment in the prompt, which are never given back
   bool foreign_ = false;
   std::string channel_, recipient_;
   int message_ = 0;
 };
 
-// Counts the tokens of reasoning bodies. calls: as of HarmonyReader::is_reasoning().
+// Counts the tokens of reasoning bodies. calls: see HarmonyReader::is_reasoning().
 class HarmonyCounter final : public ThoughtCounter {
  public:
   HarmonyCounter(HarmonyTokens tokens, HarmonyReader start, bool calls)
@@ -293,7 +290,7 @@ class HarmonyStage final : public OutputStage {
     }
   }
 
-  // Messages of one kind are paragraphs of one text.
+  // Messages of one kind become paragraphs of one text.
   void add_text(const std::string& text, int message, bool reasoning, OutputWriter& out) {
     std::optional<int>& last = reasoning ? last_reasoning_ : last_content_;
     const std::string paragraph = (last && *last != message ? "\n" : "") + text;
@@ -309,8 +306,8 @@ class HarmonyStage final : public OutputStage {
   const HarmonyTokens tokens_;
   const bool calls_, shows_reasoning_, in_order_;
   HarmonyReader reader_;
-  std::optional<int> call_;        // the message of the call that is open
-  bool behind_arguments_ = false;  // text came behind them
+  std::optional<int> call_;        // message number of the open call
+  bool behind_arguments_ = false;  // text came behind the arguments
   std::optional<int> last_reasoning_, last_content_;
 };
 
@@ -347,9 +344,10 @@ class HarmonyFormat final : public AnswerFormat {
     return start_.part() == HarmonyReader::Part::kHead ? ReasoningStart::kClosed : ReasoningStart::kOff;
   }
 
-  // Stop strings count in content; <|return|> and <|call|> end the turn, whatever the checkpoint's files list.
+  // Stop strings count in content alone. <|return|> and <|call|> end the turn, even if no file of the checkpoint says
+  // so.
   void plan(bool thoughts, GenerateRequest& request, OutputParser::Options& options) const override {
-    // Only a grammar on everything has an answer begin without a head.
+    // Only a grammar on the whole text begins an answer without a head.
     const bool headless =
         request.grammar && request.grammar->lead.empty() && start_.part() == HarmonyReader::Part::kHead;
     TextParts& parts = request.parts.emplace();
@@ -380,8 +378,8 @@ class HarmonyFormat final : public AnswerFormat {
     return {tokens_.id_of(HarmonyMark::kReturn), tokens_.id_of(HarmonyMark::kCall)};
   }
 
-  // Messages of thoughts, then the next message's head. Where the prompt ended in a body (kOpen: of thoughts, kOff: of
-  // the answer), that ends first.
+  // Messages of thoughts, then the next message's head. If the prompt ended in a body (kOpen: of thoughts, kOff: of the
+  // answer), that body ends first.
   ThinkRules think_rules(ReasoningStart start, bool) const override {
     const std::string body = terminal(HarmonyMark::kMessage) + "/(?s:.+)/? ";
     const std::string next = terminal(HarmonyMark::kEnd) + terminal(HarmonyMark::kStart) + "\"assistant\" ";
@@ -392,7 +390,7 @@ class HarmonyFormat final : public AnswerFormat {
     return think;
   }
 
-  // A call ends the answer, so there is one at most. Free text may be a preamble before it.
+  // A call ends the answer, so there is at most one. Free text may come before it.
   std::string answer_rule(CallGrammar& grammar) const override {
     using Answer = CallGrammar::Answer;
     const std::string channel = terminal(HarmonyMark::kChannel);
@@ -414,7 +412,7 @@ class HarmonyFormat final : public AnswerFormat {
 
   HarmonyTokens tokens_;
   bool preambles_;
-  HarmonyReader start_;  // where an output begins
+  HarmonyReader start_;  // the place where an output begins
 };
 
 constexpr const char* kPreamble = R"([

@@ -3,14 +3,14 @@
 //   <|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>{"a": 1}<|call|>
 //
 // The prompt ends with the first message's "<|start|>assistant". Bodies on the channel "analysis" are reasoning; a
-// recipient ("to=…", in any part of the head) makes a call; all else is content. Where calls are not told from text,
-// theirs is text of their channel. Messages by others than the assistant, such as tools, are no part of the answer. A
-// control token is one by its id alone: the same characters in other tokens are text.
+// recipient ("to=…", anywhere in the head) makes a call; all else is content. Where calls are not told from text, a
+// call is text of its channel. Messages by others than the assistant, such as tools, are no part of the answer. Only
+// its id makes a control token: the same characters in other tokens are text.
 //
-// Outputs that are not quite in the form: <|start|> or <|channel|> within a body ends it, <|message|> and <|constrain|>
-// there mean nothing. Text where a head should be, and that cannot be one, is content, with every character. A head
-// that control tokens began may have line ends for spaces; if <|message|> never comes, one in a single line is no text,
-// and several lines are content. Source: the format's published description and the package openai-harmony.
+// Outputs may break the form. Inside a body <|start|> and <|channel|> end it; <|message|> and <|constrain|> mean
+// nothing. Text in a head's place that cannot be a head is content, with every character. A head after a control token
+// may have line ends for spaces; if <|message|> never comes, a single line is dropped, and several lines are content.
+// Source: the format's published description and the package openai-harmony.
 #pragma once
 
 #include <volley/engine.h>
@@ -29,10 +29,10 @@ namespace volley::serve {
 enum class HarmonyMark { kStart, kMessage, kChannel, kConstrain, kEnd, kReturn, kCall };
 inline constexpr size_t kHarmonyMarks = 7;
 
-// The tokens by their marks. Each is one id.
+// The control tokens by their marks; each is one id.
 class HarmonyTokens {
  public:
-  // Nothing if the vocabulary lacks one; `missing` then names it.
+  // Nothing if the vocabulary lacks one, which `missing` then names.
   static std::optional<HarmonyTokens> find(const Engine& engine, std::string& missing);
 
   explicit HarmonyTokens(const std::array<TokenId, kHarmonyMarks>& ids) : ids_(ids) {}

@@ -1,4 +1,4 @@
-// An engine that renders and encodes chats in Harmony, and answers none.
+// An engine that renders and encodes Harmony chats, and answers none.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline std::string file_text(const std::string& path) {
   return text.str();
 }
 
-// A token is a byte, or a control token of Harmony (some can be missing); texts are rendered with a template.
+// A token is a byte, or a control token of Harmony (some can be missing). A template renders texts.
 class HarmonyEngine final : public TemplateEngine {
  public:
   explicit HarmonyEngine(const std::string& source = file_text(kHarmonyTemplate), size_t marks = kHarmonyMarks)

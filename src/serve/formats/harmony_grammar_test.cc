@@ -1,4 +1,4 @@
-// Constrained answers in Harmony: thoughts are free, and what follows them holds, in the messages that it needs.
+// Constrained answers in Harmony: thoughts are free, and the constraint holds behind them, in the right messages.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -15,10 +15,10 @@ namespace {
 
 using nlohmann::json;
 
-// A noncharacter of Unicode, which no text is meant to hold, behind the first letter of what looks like a token.
+// A Unicode noncharacter, which no text should hold. It goes behind the first letter of text that looks like a token.
 constexpr std::string_view kMark = "\xEF\xB7\x90";
 
-// In one pass: a text may be nothing but what is looked for.
+// Replaces in one pass, because a text may consist only of matches.
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   size_t at = text.find(from), begin = 0;
   if (at == std::string::npos) return;
@@ -34,7 +34,7 @@ std::string marked(std::string_view token) {
   return std::string(token.substr(0, 1)).append(kMark).append(token.substr(1));
 }
 
-// Behind the quote that ends the string which begins at `begin`.
+// Index behind the closing quote of the string at `begin`.
 size_t end_of_string(std::string_view json_text, size_t begin) {
   size_t at = begin + 1;
   while (at < json_text.size() && json_text[at] != '"') at += json_text[at] == '\\' ? 2 : 1;
@@ -50,7 +50,7 @@ std::string text_of(std::string_view value) {
   return json::parse(value).get<std::string>();
 }
 
-// Templates read the first message's instructions alone. More of them at the start become one with it.
+// Templates read only the first message's instructions, so further ones at the start join it.
 void join_first_instructions(std::vector<ChatMessage>& messages) {
   size_t end = 0;
   while (end < messages.size() && instructs(messages[end].role)) ++end;
@@ -63,7 +63,7 @@ void join_first_instructions(std::vector<ChatMessage>& messages) {
   messages.erase(messages.begin() + 1, messages.begin() + static_cast<std::ptrdiff_t>(end));
 }
 
-// Arguments are JSON within a string, and templates see what it holds: there a token may be spelt with escapes.
+// Arguments are JSON within a string, and templates see its value, where a token may be spelt with escapes.
 std::string mark_arguments(std::string_view call) {
   return with_member(call, "function", [](std::string_view function) {
     return with_member(function, "arguments", [](std::string_view arguments) {
@@ -72,12 +72,12 @@ std::string mark_arguments(std::string_view call) {
   });
 }
 
-// Empty if there is none: nobody has checked what a call is.
+// Empty if there is none: a call's form was not checked.
 std::string id_of(std::string_view call) {
   return call.starts_with('{') ? text_of(find_member(call, "id")) : std::string();
 }
 
-// Keeps the first of several thoughts that is not empty.
+// Keeps the first thought that is not empty.
 void gather_thoughts(ChatMessage& message) {
   std::string thoughts = std::exchange(message.thoughts, std::nullopt).value_or("");
   std::erase_if(message.others, [&](const auto& member) {
@@ -93,7 +93,7 @@ void mark(std::string& text) {
   for (const std::string_view token : HarmonyTokens::texts()) replace_all(text, token, marked(token));
 }
 
-// Nothing in it looks like a control token then.
+// Changes the message so that no text in it looks like a control token.
 void mark(ChatMessage& message) {
   for (auto* text : {&message.content, &message.call_id}) {
     if (*text) mark(**text);
@@ -105,7 +105,7 @@ void mark(ChatMessage& message) {
   }
 }
 
-// Where the tokens stand that the template printed.
+// Places of the tokens that the template printed.
 struct Found {
   size_t at = 0;
   HarmonyMark mark{};
@@ -134,7 +134,7 @@ std::string mark_lookalikes(std::string_view json_text) {
     std::string text;
     if (literal.find('|') != std::string_view::npos || literal.find("\\u") != std::string_view::npos) {
       const json parsed = json::parse(literal, nullptr, /*allow_exceptions=*/false);
-      if (parsed.is_string()) text = parsed.get<std::string>();  // else no JSON text, and no string in it
+      if (parsed.is_string()) text = parsed.get<std::string>();  // otherwise the text is no JSON, and has no string
     }
     const std::string before = text;
     mark(text);
@@ -199,7 +199,7 @@ std::vector<ChatMessage> harmony_messages(std::vector<ChatMessage> messages, boo
 }
 
 std::string harmony_tools(std::string_view tools_json) {
-  // Templates add such a default to a text as it is, and write any other as JSON.
+  // Templates insert such a default into text unchanged, and write others as JSON.
   const auto parameter = [](std::string_view spec) {
     const auto lists = [&](const char* name) {
       const std::string_view list = spec.starts_with('{') ? find_member(spec, name) : std::string_view();
@@ -250,8 +250,8 @@ namespace {
 constexpr std::string_view kUserHead = "<|start|>user<|message|>";
 constexpr std::string_view kDeveloperHead = "<|start|>developer<|message|>";
 
-// Templates print instructions at the start alone, and drop later ones. These become a user's, which begin with the
-// head that they must have: no text of a client's can begin so, as a token in it is marked. Returns how many.
+// Templates print instructions only at the start and drop later ones. These become a user's message with the required
+// head, which no client can imitate, because tokens in its text are marked. Returns their number.
 size_t write_later_instructions(std::vector<ChatMessage>& messages) {
   std::vector<ChatMessage> kept;
   size_t later = 0;
@@ -296,7 +296,7 @@ Result<std::string> render_harmony(const Engine& engine, Conversation chat, bool
   return rendered;
 }
 
-// From the last piece backwards, so that of a long prompt only what is kept is tokenised.
+// Encodes from the last piece backwards, so that only the kept part of a long prompt is tokenised.
 Result<std::vector<TokenId>> encode_harmony(const Engine& engine, const HarmonyTokens& tokens, std::string_view text,
                                             EncodeLimits limits) {
   const std::vector<Found> found = find_tokens(text);

@@ -56,7 +56,7 @@ json pieces_of(const std::vector<TokenId>& tokens) {
   return pieces;
 }
 
-// As clients get what a model wrote.
+// The arguments as clients get them.
 std::string closed(const std::string& arguments) {
   CallArguments reader;
   std::string json;
@@ -67,7 +67,7 @@ std::string closed(const std::string& arguments) {
 
 class Harmony : public ::testing::Test {
  protected:
-  // Where an answer begins behind a prompt with a user's message.
+  // Options for an answer behind a prompt with a user's message.
   OutputParser::Options options(bool tools = true, bool reasoning = true) const {
     const std::vector<TokenId> prompt = tokens_of(json::parse(R"([{"mark": "start"}, {"text": "assistant"}])"));
     OutputParser::Options options;
@@ -100,7 +100,7 @@ class Harmony : public ::testing::Test {
     return message;
   }
 
-  // With control tokens spelled out, for short tests.
+  // Spells out control tokens, for short tests.
   Message read(const std::string& text, bool tools = true, bool reasoning = true) const {
     const std::vector<TokenId> tokens = engine_.encode(text, false).value();
     const Message whole = read(tokens, text.size() + 1, options(tools, reasoning));
@@ -194,12 +194,12 @@ TEST_F(Harmony, ALineEndInAHeadIsASpace) {
             (Message{"b", "a", {}}));
   EXPECT_EQ(read("<|channel|>analysis\n"), (Message{"", "", {}}));
   EXPECT_EQ(thoughts(engine_.encode("<|channel|>analysis\n<|message|>abc", false).value()), 3);
-  // In several lines, text where a head should be is an answer without one.
+  // Several lines of text in a head's place are an answer without a head.
   EXPECT_EQ(read("<|start|>Well\nthen<|end|>"), (Message{"Well\nthen", "", {}}));
   EXPECT_EQ(read("<|channel|>\nfinal\nHello<|return|>"), (Message{"\nfinal\nHello", "", {}}));
 }
 
-// The library reads tools' names as authors, too.
+// The library also reads tools' names as authors.
 TEST_F(Harmony, OnlyTheAssistantSpeaks) {
   const std::string next = "<|end|><|start|>assistant<|channel|>final<|message|>b";
   for (const char* author : {"user", "python to=assistant", "browser.search to=assistant", "functions.f", "search"}) {
@@ -212,7 +212,7 @@ TEST_F(Harmony, OnlyTheAssistantSpeaks) {
             (Message{"a", "", {{"f", "{}"}}}));
 }
 
-// A message to a built-in tool stays a thought where no tools are asked for.
+// A message to a built-in tool stays a thought if no tools are asked for.
 TEST_F(Harmony, AnalysisToARecipientIsAThoughtWithoutTools) {
   const std::string text = "<|channel|>analysis to=python code<|message|>1+1<|call|>";
   EXPECT_EQ(read(text), (Message{"", "", {{"python", R"({"INVALID_JSON": "1+1"})"}}}));
@@ -232,7 +232,7 @@ TEST_F(Harmony, WhatIsNotWantedApartIsContent) {
   EXPECT_EQ(read(text, false, false), (Message{"a\n{}", "", {}}));
 }
 
-// Where parts are shown in the order in which they came, only neighbours need a line end between them.
+// Where parts are shown in their order, only neighbours need a line end between them.
 TEST_F(Harmony, NeighboursAloneAreJoinedInOrder) {
   OutputParser::Options in_order = options();
   in_order.in_order = true;
@@ -249,7 +249,7 @@ TEST_F(Harmony, NeighboursAloneAreJoinedInOrder) {
   }
 }
 
-// Any sequence of tokens reads the same in all pieces, and its thoughts have as many bytes as their tokens are counted.
+// Any sequence of tokens reads the same in all cuts, and its thoughts have the bytes of their counted tokens.
 TEST_F(Harmony, AnySequenceReadsTheSameInAllPieces) {
   const char* const texts[] = {"assistant",
                                "analysis",
@@ -321,7 +321,7 @@ TEST_F(Harmony, StopStringsCountInContent) {
   const auto after = [](std::function<bool(TokenId, std::string_view)> count, const char* name, const char* before) {
     return count(kFirstMark + static_cast<TokenId>(std::ranges::find(kNames, std::string(name)) - kNames), before);
   };
-  // One after the other, and each copy by itself.
+  // The counter takes marks in order, and a copy of it is independent.
   auto count = parts.stops_count;
   const auto next = [&](const char* name, const char* before) {
     return count(kFirstMark + static_cast<TokenId>(std::ranges::find(kNames, std::string(name)) - kNames), before);

@@ -1,4 +1,4 @@
-// <tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>: Hermes 2 Pro and 3, Qwen 2.5 and 3. And the grammar of
+// <tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>: Hermes 2 Pro and 3, Qwen 2.5 and 3. The grammar serves
 // all calls between such tags.
 #include "serve/formats/call_grammar.h"
 #include "serve/formats/tagged_calls.h"
@@ -22,8 +22,7 @@ class Hermes final : public TaggedCalls {
 std::string TaggedCalls::calls_rule(CallGrammar& grammar, bool free) const {
   const std::string tag = tokens_ ? "<tool_call>" : "\"<tool_call>\"";
   const std::string end = tokens_ ? R"("\n" </tool_call>)" : R"("\n</tool_call>")";
-  // Any text, but what follows a marker must be a call. Without a token for it, the marker is the end of whatever text
-  // is before it.
+  // Allows any text, but a marker must be followed by a call. Without a token for it, the marker ends the text.
   const bool lazy = free && !tokens_;
   if (free) grammar.text_without("<tool_call>");
   if (lazy) grammar.text_up_to("<tool_call>");

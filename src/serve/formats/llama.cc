@@ -1,5 +1,5 @@
-// The whole answer is {"name": "f", "parameters": {…}}, or several of these with "; " between them; <|python_tag|> may
-// stand before: Llama 3.1, 3.2 and 3.3.
+// The whole answer is {"name": "f", "parameters": {…}}, or several with "; " between them, perhaps behind
+// <|python_tag|>: Llama 3.1, 3.2 and 3.3.
 #include <optional>
 #include <utility>
 
@@ -75,7 +75,7 @@ class LlamaStage final : public ByteStage {
     if (state == State::kDone) place_ = Place::kBetween;
   }
 
-  // No call from here on.
+  // No call can follow.
   void answer(OutputWriter& out) {
     out.content(std::exchange(held_, {}));
     place_ = Place::kAnswer;
@@ -99,18 +99,18 @@ class Llama final : public AnswerFormat {
     grammar.rules += "call: object\n";
     const std::string calls = grammar.calls("\"; \"");
     if (!free) return calls;
-    // Text that cannot be taken for a call.
+    // Text that cannot begin a call.
     grammar.rules += "TEXT: /[ \\t\\r\\n]*[^{ \\t\\r\\n](?s:.*)/\n";
     return "(" + calls + " | TEXT)?";
   }
 
-  // The answer may be another object. The lexer takes the longest token that may come: these are that object's own.
+  // The answer may be another object. The lexer takes the longest possible token, so these are that object's own.
   std::string call_rule(const Tool& tool, const std::string& arguments) const override {
     return R"("{" "\"name\"" ": " )" + json_quote(json_quote(tool.name)) + R"( ", " "\"parameters\"" ": " )" +
            arguments + " \"}\"";
   }
 
-  // A call is an object, too: where white space may come, the lexer would not see the call's.
+  // A call is an object, too: with free white space, the lexer would not see the call's.
   GrammarSpec beside_calls(GrammarSpec answer, const ToolRequest& request) const override {
     if (answer.kind == GrammarSpec::Kind::kJsonObject) {
       answer = {GrammarSpec::Kind::kJsonSchema, R"({"type": "object"})", {}};
@@ -126,7 +126,7 @@ extern const AnswerFormatKind kLlamaFormat{{"llama", "llama3", "llama3_json"},
                                            {},
                                            [](const FormatProbe& probe) {
                                              return follows(probe.call, "\"parameters\"", "{\"volley_place\"") &&
-                                                    !follows(probe.call, "<tool_call>", "{");  // that is Hermes'
+                                                    !follows(probe.call, "<tool_call>", "{");  // that is Hermes' form
                                            },
                                            made<Llama>};
 

@@ -1,6 +1,6 @@
-// Text, then [TOOL_CALLS] [{"name": "f", "arguments": {…}}, …], or [TOOL_CALLS]f[ARGS]{…} for each call; an id may
-// stand between as [CALL_ID]…. Where text does not show these tokens, calls begin an answer: with the list, or with the
-// name of a known tool and its arguments. Mistral's models.
+// Text, then [TOOL_CALLS] [{"name": "f", "arguments": {…}}, …], or [TOOL_CALLS]f[ARGS]{…} for each call, perhaps with
+// an id [CALL_ID]… between. If text does not show these tokens, calls begin the answer: with the list, or with a known
+// tool's name and its arguments. Mistral's models.
 #include <algorithm>
 #include <cctype>
 #include <optional>
@@ -19,8 +19,8 @@ using State = ToolCallScanner::State;
 constexpr std::string_view kCalls = "[TOOL_CALLS]";
 constexpr std::string_view kCallId = "[CALL_ID]";
 constexpr std::string_view kArgs = "[ARGS]";
-constexpr size_t kIdLength = 9;       // of Mistral's call ids
-constexpr size_t kLongestHead = 512;  // names and ids that are longer are text
+constexpr size_t kIdLength = 9;       // length of Mistral's call ids
+constexpr size_t kLongestHead = 512;  // longer names and ids are text
 
 bool is_blank(std::string_view text) {
   return skip_space(text).empty();
@@ -30,11 +30,11 @@ bool is_id_letter(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0;
 }
 
-// Text up to the byte that begins a call's arguments or object, or that shows that there is no call.
+// Text up to the byte that begins a call's arguments or object, or that excludes a call.
 struct Head {
   enum class Kind { kMore, kList, kNamed, kNone };
   Kind kind = Kind::kNone;
-  std::string name;  // of kNamed
+  std::string name;  // with kNamed
   bool marked = false;
 };
 
@@ -62,7 +62,7 @@ class HeadReader {
     return {text == "{" ? Head::Kind::kList : Head::Kind::kNone, {}, false};
   }
 
-  // The name, then [CALL_ID] and an id, then [ARGS], then {: without a marker the name must be a tool's.
+  // Reads the name, then [CALL_ID] and an id, then [ARGS], then {. Without a marker the name must be a tool's.
   Head read_named(std::string_view text, bool marked) const {
     const Head more{Head::Kind::kMore, {}, false};
     const size_t end = std::min(text.find_first_of("[{\n"), text.size());
@@ -86,7 +86,7 @@ class HeadReader {
 
   bool is_known(std::string_view name) const { return tools_ && tools_->contains(std::string(name)); }
 
-  // [CALL_ID] is not shown: the id then follows the name directly.
+  // Text does not show [CALL_ID], so the id follows the name directly.
   std::string_view without_id(std::string_view name) const {
     if (is_known(name) || name.size() <= kIdLength) return name;
     const std::string_view id = name.substr(name.size() - kIdLength), rest = name.substr(0, name.size() - kIdLength);
@@ -129,7 +129,7 @@ class MistralStage final : public ByteStage {
     if (head.kind == Head::Kind::kNone) return give_up(out);
     if (head.kind == Head::Kind::kList) {
       held_.pop_back();
-      // An answer that happens to be a list of objects is one of calls only if they have no foreign members.
+      // A list of objects is one of calls only if they have no other members.
       rules_ = {.other_members = head.marked, .arguments_may_miss = head.marked};
       return begin_object(c, out);
     }
@@ -170,7 +170,7 @@ class MistralStage final : public ByteStage {
     return state == State::kDone ? std::string() : std::string(1, c);
   }
 
-  // After an object of a list. An end that is missing does not undo the calls.
+  // Reads the bytes after a list's object. A missing end does not undo the calls.
   std::string between(char c, OutputWriter& out) {
     const bool comma = held_.find(',') != std::string::npos;
     if (c == '{' && comma) return begin_object(c, out);
@@ -184,7 +184,7 @@ class MistralStage final : public ByteStage {
     return give_up(out);
   }
 
-  // What is held is no call: its first byte and the white space before it are content. Returns the rest.
+  // The held text is no call: its first byte and the white space before it are content. Returns the rest.
   std::string give_up(OutputWriter& out) {
     const size_t taken = std::min(held_.size(), held_.size() - skip_space(held_).size() + 1);
     out.content(std::string_view(held_).substr(0, taken));
@@ -200,7 +200,7 @@ class MistralStage final : public ByteStage {
   ToolCallScanner::Rules rules_;
   std::optional<ToolCallScanner> scanner_;
   JsonValueScanner value_;
-  std::string held_;         // what is not decided
+  std::string held_;         // undecided text
   bool bare_ = true;         // a call may begin without a marker
   bool after_call_ = false;  // no content came since the last call
 };
@@ -224,7 +224,7 @@ class Mistral final : public AnswerFormat {
     return marked_stage(options, std::make_unique<MistralStage>(options));
   }
 
-  // Calls end the answer. The list may have a space before it: models are trained with and without.
+  // Calls end the answer. A space may come before the list, because models are trained with and without.
   std::string calls_rule(CallGrammar& grammar, bool free) const override {
     const std::string list = grammar.parallel ? R"(" "? "[" object (", " object)* "]")" : R"(" "? "[" object "]")";
     grammar.rules += "calls: " + (named_ ? "object" : list) + "\n";
@@ -248,7 +248,7 @@ class Mistral final : public AnswerFormat {
   }
 
   const bool named_;  // the template writes a name and [ARGS] for each call, not a list
-  const std::optional<TokenId> calls_token_, args_token_;  // tokens that text need not show; nothing: letters
+  const std::optional<TokenId> calls_token_, args_token_;  // tokens that text may hide; nothing: spelt in letters
 };
 
 }  // namespace

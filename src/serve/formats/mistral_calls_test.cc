@@ -41,7 +41,7 @@ TEST(MistralCalls, Named) {
   }
 }
 
-// As in other forms, a name is not looked up if the marker shows that it is one.
+// As in other forms, a name behind a marker need not be known.
 TEST(MistralCalls, ControlCharactersInStringsAreEscaped) {
   EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]f{\"x\": \"a\nb\"}").calls, (std::vector<Call>{{"f", "{\"x\": \"a\\nb\"}"}}));
 }

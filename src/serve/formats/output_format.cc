@@ -9,14 +9,14 @@
 
 namespace volley::serve {
 
-// Each in the file of its class.
+// Each is defined in the file of its class.
 extern const AnswerFormatKind kHermesFormat, kLlamaFormat, kQwenCoderFormat, kMistralFormat, kHarmonyFormat;
 
 namespace {
 
 using Kind = AnswerFormatKind;
 
-// In the order in which errors list them. Where a template shows several, it is the last one's.
+// Errors list them in this order. If a template shows several, the last one counts.
 constexpr const Kind* kKinds[] = {&kHermesFormat, &kLlamaFormat, &kQwenCoderFormat, &kMistralFormat, &kHarmonyFormat};
 
 constexpr std::string_view kAuto = "auto";
@@ -75,12 +75,12 @@ bool probe_reasoning(const FormatProbe& probe) {
   if (trim_end(probe.ask).ends_with(kThink)) return true;
   const std::string off = probe.asked(R"({"enable_thinking": false})");
   if (trim_end(off).ends_with(kThinkEnd) && !trim_end(probe.ask).ends_with(kThinkEnd)) return true;
-  // Templates of models that think drop old thoughts.
+  // Templates of thinking models drop old thoughts.
   const std::string thought = probe.render(kThought, "", "", true);
   return thought.find("volley_answer") != std::string::npos && thought.find("volley_thought") == std::string::npos;
 }
 
-// Which of the variables that steer thinking change what the template prints.
+// Finds the variables for thinking that change the template's output.
 void probe_thinking_variables(const FormatProbe& probe, OutputFormat& format) {
   const std::string on = probe.asked(R"({"enable_thinking": true})"),
                     off = probe.asked(R"({"enable_thinking": false})");
@@ -90,7 +90,7 @@ void probe_thinking_variables(const FormatProbe& probe, OutputFormat& format) {
   format.reads_reasoning_effort = low != high && !low.empty() && !high.empty();
 }
 
-// listed: the name of a kind; none if it is empty.
+// listed: the name of a kind; may be empty.
 Error unknown_name(std::string_view what, std::string_view name, std::string list,
                    std::string_view (*listed)(const Kind&)) {
   std::string last;
@@ -153,7 +153,7 @@ Result<OutputFormat> find_output_format(const Engine& engine, std::string_view t
   if (tools == nullptr && tool_parser != kNone) {
     return unknown_name("tool call", tool_parser, "auto, none", [](const Kind& kind) { return kind.names[0]; });
   }
-  // The format that tells thoughts by itself, if one does.
+  // The format that separates thoughts by itself, if any.
   const Kind* thoughts = last_kind([&](const Kind& kind) {
     return reasoning_parser == kAuto ? kind.tells_thoughts() && kind.is_printed(probe)
                                      : has_name(kind.reasoning_names, reasoning_parser);
@@ -175,7 +175,7 @@ Result<OutputFormat> find_output_format(const Engine& engine, std::string_view t
     if (tools == nullptr) format.answers = format.answers->without_calls();
   }
   probe_thinking_variables(probe, format);
-  // A second call would make the next turn's history one that the template refuses.
+  // The template would refuse a history with a second call.
   format.several_calls = !probe.render(kTwoCalls, kProbeTools, "", false).empty() || probe.call.empty();
   format.think_tokens = probe.shows(kThink) && probe.shows(kThinkEnd);
   return format;

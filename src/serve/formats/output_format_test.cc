@@ -33,7 +33,7 @@ constexpr const char* kPlain =
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% "
     "endif %}";
 
-// In the manner of Qwen 3: tools in the system turn, calls between markers, thoughts of earlier turns dropped.
+// Like Qwen 3: tools in the system turn, calls between markers, earlier thoughts dropped.
 constexpr const char* kQwen = R"({%- if tools %}[system]
 {%- for tool in tools %}{{ tool | tojson }}{% endfor %}
 Answer with <tool_call> and </tool_call>.{% endif %}
@@ -53,7 +53,7 @@ Answer with <tool_call> and </tool_call>.{% endif %}
 
 {% endif %}{% endif %})";
 
-// In the manner of models that write calls as tags that are not known.
+// Like models with unknown tags for calls.
 constexpr const char* kTags = R"({%- for tool in tools %}{{ tool | tojson }}{% endfor %}
 Use <tool_call><invoke name></invoke></tool_call>.
 {%- for m in messages %}[{{ m.role }}]{{ m.content }}
@@ -61,7 +61,7 @@ Use <tool_call><invoke name></invoke></tool_call>.
 <invoke {{ call.function.name }}></invoke>
 </tool_call>{% endfor %}{% endfor %})";
 
-// In the manner of Qwen3-Coder.
+// Like Qwen3-Coder.
 constexpr const char* kCoder = R"({%- for tool in tools %}<function><name>{{ tool.function.name }}</name></function>
 {%- endfor %}
 Answer with <tool_call>
@@ -80,7 +80,7 @@ Answer with <tool_call>
 </function>
 </tool_call>{% endfor %}{% endfor %})";
 
-// In the manner of Mistral's models: a list of calls, with ids of nine characters.
+// Like Mistral's older models: a list of calls, with ids of nine characters.
 constexpr const char* kList = R"([AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]
 {%- for m in messages %}
 {%- if m.tool_calls %}[TOOL_CALLS] [
@@ -90,14 +90,14 @@ constexpr const char* kList = R"([AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABL
 {%- endfor %}]
 {%- else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %})";
 
-// And the newer ones.
+// Like Mistral's newer models.
 constexpr const char* kNamed = R"([AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]
 {%- for m in messages %}
 {%- for call in m.tool_calls %}[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}
 {%- endfor %}
 {%- if not m.tool_calls %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %})";
 
-// In the manner of Llama 3.1: tools printed over several lines, one call a turn, "parameters".
+// Like Llama 3.1: tools printed over several lines, one call a turn, "parameters".
 constexpr const char* kLlama = R"({%- for tool in tools %}{{ tool | tojson(indent=4) }}{% endfor %}
 {%- for m in messages %}[{{ m.role }}]
 {%- if m.tool_calls %}
@@ -131,7 +131,7 @@ TEST(OutputFormat, OfQwenCoder) {
   EXPECT_EQ(format.tool_warning, "");
 }
 
-// A grammar asks for the tokens where the vocabulary has them, and for the form that the template prints.
+// A grammar asks for tokens if the vocabulary has them, and for the template's form.
 TEST(OutputFormat, OfMistral) {
   const OutputFormat list = format_of(TemplateEngine(kList, {"[INST]", "[TOOL_CALLS]"}));
   EXPECT_THAT(call_of(list), AllOf(kIsList, HasSubstr("call: <[1]> calls")));
@@ -159,7 +159,7 @@ TEST(OutputFormat, ReasoningThatTheTemplateOpens) {
       format_of(TemplateEngine(std::string(kPlain) + "{% if add_generation_prompt %}<think>\n{% endif %}")).reasoning);
 }
 
-// What a client may offer as a switch: only variables that change what the model reads.
+// A client may offer only variables that change the model's input.
 TEST(OutputFormat, VariablesThatSteerThinking) {
   EXPECT_EQ(format_of(TemplateEngine(kQwen)).thinks_by_default, std::optional(true));
   EXPECT_FALSE(format_of(TemplateEngine(kQwen)).reads_reasoning_effort);

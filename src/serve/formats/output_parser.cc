@@ -13,17 +13,17 @@ namespace {
 constexpr std::string_view kCallTag = "<tool_call>";
 constexpr std::string_view kCallEnd = "</tool_call>";
 
-// Reasoning comes first and once; everything behind it goes to the next stage.
+// Reads reasoning, which comes first and once; the next stage gets the rest.
 //
-// Some models call a tool in the middle of a thought and end there. So calls at the end of a text whose thought nobody
-// closed are calls, if they are whole and nothing comes behind them; anything else between these marks is a thought.
+// Some models call a tool in the middle of a thought and stop. So whole calls at the end of a text with an open thought
+// count as calls, if no text follows; all else between these marks is thought.
 class ReasoningStage final : public OutputStage {
  public:
   ReasoningStage(const OutputParser::Options& options, std::unique_ptr<OutputStage> next)
       : options_(options), next_(std::move(next)) {}
 
   void push(std::string_view text, OutputWriter& out) override {
-    std::string input;  // where text is read again, from behind the mark of a call that is none
+    std::string input;  // text to read again, from behind the mark of a false call
     for (size_t i = 0; i < text.size(); ++i) {
       if (place_ == Place::kAnswer) {
         next_->push(text.substr(i), out);
@@ -85,7 +85,7 @@ class ReasoningStage final : public OutputStage {
     }
   }
 
-  // Keeps white space, and what may become a marker, until that is decided.
+  // Holds white space, and the possible beginning of a marker, until it is decided.
   void reasoning(char c, bool may_call, OutputWriter& out) {
     if (!begun_ && is_json_space(c)) return;
     begun_ = true;
@@ -130,7 +130,7 @@ class ReasoningStage final : public OutputStage {
     announced_ = probed_->calls() > 0;
     if (probed_->take().content().empty()) return {};
     place_ = Place::kReasoning;
-    if (!announced_) {  // what was taken for a call's head may hold another one's
+    if (!announced_) {  // a false head may contain the head of another call
       out.reasoning(std::string_view(held_).substr(0, head_));
       return held_.substr(head_);
     }
@@ -142,14 +142,14 @@ class ReasoningStage final : public OutputStage {
   std::unique_ptr<OutputStage> next_;
   Place place_ = Place::kHead;
   MarkerHold begin_{kThink};
-  bool begun_ = false;  // something of the reasoning but white space was seen
-  std::string blank_;   // white space in it
+  bool begun_ = false;  // reasoning other than white space has come
+  std::string blank_;   // trailing white space of the reasoning
   std::string marker_;  // behind that: the beginning of </think>, or of a call
-  // kCalls.
-  std::string held_;                    // white space, the first call's marker, what came behind it
+  // Used in kCalls:
+  std::string held_;                    // white space, the first call's marker, the text behind it
   size_t head_ = 0;                     // bytes of the first two
-  std::unique_ptr<OutputStage> probe_;  // what reads it
-  std::optional<OutputWriter> probed_;  // what that finds
+  std::unique_ptr<OutputStage> probe_;  // reads held_
+  std::optional<OutputWriter> probed_;  // probe_'s output
   bool announced_ = false;
 };
 

@@ -1,4 +1,4 @@
-// What a client makes of an OutputParser's deltas, for the tests of the formats.
+// Joins an OutputParser's deltas as a client does, for tests of formats.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ inline void PrintTo(const Call& call, std::ostream* out) {
   *out << call.name << "(" << call.arguments << ")";
 }
 
-// What a client has once it has put all deltas together.
+// All deltas put together.
 struct Message {
   std::string content, reasoning;
   std::vector<Call> calls;
@@ -52,7 +52,7 @@ inline void PrintTo(const Message& message, std::ostream* out) {
        << ", calls: " << testing::PrintToString(message.calls);
 }
 
-// "ID NAME(ARGUMENTS": all that the delta says of its one call.
+// "ID NAME(ARGUMENTS" of the delta's one call.
 inline std::string only_call(const OutputDelta& delta) {
   const std::vector<OutputDelta::ToolCall> calls = delta.tool_calls();
   EXPECT_EQ(calls.size(), 1u);
@@ -68,7 +68,7 @@ inline Message parse(const OutputParser::Options& options, std::string_view text
   return message;
 }
 
-// The text in two pieces, cut at every place, and byte by byte.
+// Cuts the text at every place into two pieces, and into bytes.
 inline void expect_same_however_cut(const OutputParser::Options& options, std::string_view text) {
   const Message whole = parse(options, text);
   for (size_t at = 0; at <= text.size(); ++at) {

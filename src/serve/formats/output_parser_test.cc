@@ -51,15 +51,14 @@ TEST(HermesCalls, IdsAreThePrefixAndTheIndex) {
   EXPECT_EQ(message.calls[1].id, "call_x7_1");
 }
 
-// A client parses them itself; templates of later turns print them again, and a changed byte would miss the prefix
-// cache.
+// Clients parse them, and templates of later turns print them again, where a changed byte would miss the prefix cache.
 TEST(HermesCalls, ArgumentsAreTheBytesThatWereGenerated) {
   const std::string arguments = R"({ "b":1.0,"a" : [1e3, "\u00e9\n</tool_call>}", {"x": null}] , "a": "twice"})";
   EXPECT_THAT(parse(hermes(), "<tool_call>{\"name\":\"f\",\"arguments\":" + arguments + "}</tool_call>").calls,
               ElementsAre(Call{"f", arguments}));
 }
 
-// Models write them, and JSON has none in its strings.
+// Models write them, but JSON strings may not have any.
 TEST(HermesCalls, ControlCharactersInStringsAreEscaped) {
   const std::string text =
       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\n\"x\": \"a\n\tb\\\nc\x01\"}}\n</tool_call>";
@@ -82,7 +81,7 @@ TEST(HermesCalls, ArgumentsThatAreLeftOutAreEmpty) {
   EXPECT_EQ(parse(hermes(), "<tool_call>\n{\"name\": \"now\"}\n</tool_call>"), (Message{"", "", {{"now", "{}"}}}));
 }
 
-// The head of a call goes out before its arguments end, and these go out as they come.
+// A call's head goes out before its arguments end, and these go out as they come.
 TEST(HermesCalls, AreStreamed) {
   OutputParser parser(hermes());
   EXPECT_EQ(parser.push("Sure: <tool").content(), "Sure:");
@@ -124,7 +123,7 @@ TEST(HermesCalls, ACallAfterSomethingThatIsNone) {
             (Message{"<tool_call><tool_call>", "", {time}}));
 }
 
-// max_tokens can cut anywhere. Clients then see what OpenAI's show: arguments that do not end.
+// max_tokens can cut anywhere. As with OpenAI's API, clients then see unfinished arguments.
 TEST(HermesCalls, CutOffArgumentsStay) {
   const char* cut = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b";
   EXPECT_EQ(parse(hermes(), cut, TextEnd::kCut), (Message{"", "", {{"f", "{\"a\": \"b"}}}));
@@ -197,7 +196,7 @@ TEST(LlamaCalls, OtherAnswersAreContent) {
   }
 }
 
-// An answer in JSON should not wait for its end just because calls are JSON too.
+// A JSON answer must not wait for its end just because calls are JSON, too.
 TEST(LlamaCalls, JsonThatIsNoCallIsStreamedFromItsFirstForeignMember) {
   OutputParser parser(llama());
   EXPECT_TRUE(parser.push("{\"ci").empty());
@@ -261,7 +260,7 @@ TEST(Reasoning, StartsWhereThePromptEnds) {
   EXPECT_EQ(format.start(false, "<think>\n"), ReasoningStart::kOff);
   EXPECT_EQ(format.start(true, "<|im_start|>assistant\n"), ReasoningStart::kClosed);
   EXPECT_EQ(format.start(true, "<|im_start|>assistant\n<think>\n"), ReasoningStart::kOpen);
-  // A template that was told not to think closes it at once; a user may write about it.
+  // A template told not to think closes it at once; a user may write about it.
   EXPECT_EQ(format.start(true, "assistant\n<think>\n\n</think>\n\n"), ReasoningStart::kClosed);
   EXPECT_EQ(format.start(true, "user\nWhat is <think>?\nassistant\n"), ReasoningStart::kClosed);
   EXPECT_EQ(format.start(true, "assistant\n<think>\nSo", "<think>\nSo"), ReasoningStart::kOpen);
@@ -361,7 +360,7 @@ TEST(OutputParserProperty, AnySplitGivesTheSameMessage) {
       ASSERT_EQ(pieces, whole) << text;
     }
   }
-  // The texts are worth something only if they reach the interesting paths.
+  // The texts must reach the interesting paths.
   EXPECT_GT(with_calls, 1000);
   EXPECT_GT(with_reasoning, 1000);
 }
@@ -372,7 +371,7 @@ std::map<char, int> letters(std::string_view text) {
   return counts;
 }
 
-// Without a call every character is content; with calls, no text between them gets lost.
+// Without a call every character is content; with calls, no text between them is lost.
 TEST(OutputParserProperty, NoCharacterIsLost) {
   std::mt19937 random(11);
   for (int round = 0; round < 8000; ++round) {
@@ -385,8 +384,7 @@ TEST(OutputParserProperty, NoCharacterIsLost) {
         ASSERT_EQ(message.content, text);
         continue;
       }
-      // What a call's form takes: its markers, its object's own members, white space. "text" and the other characters
-      // that no form has must all be somewhere.
+      // The form consumes markers, an object's own members and white space. All other characters must appear.
       std::string seen = message.content;
       for (const Call& call : message.calls) seen += call.name + call.arguments;
       std::map<char, int> before = letters(text), after = letters(seen);

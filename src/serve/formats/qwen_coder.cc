@@ -1,5 +1,5 @@
-// <tool_call>\n<function=f>\n<parameter=key>\nvalue\n</parameter>\n</function>\n</tool_call>; values are bare text,
-// whose types the tools' schemas say: Qwen3-Coder.
+// <tool_call>\n<function=f>\n<parameter=key>\nvalue\n</parameter>\n</function>\n</tool_call>: Qwen3-Coder. Values are
+// bare text, with types from the tools' schemas.
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,18 +21,17 @@ constexpr std::string_view kParameter = "<parameter=";
 constexpr std::string_view kParameterEnd = "</parameter>";
 constexpr std::string_view kCallEnd = "</tool_call>";
 
-// No name has these.
 bool ends_no_name(char c) {
   return c == '<' || c == '\n';
 }
 
-// Reads one call while it grows and hands its arguments on as JSON text. Text values go out as they come, others once
-// they are complete. Bytes in, one at a time. The same calls as ToolCallScanner.
+// Reads one growing call byte by byte and writes its arguments as JSON text. Text values go out as they come, others
+// once complete. It has ToolCallScanner's functions.
 class XmlCallScanner {
  public:
   using State = ToolCallScanner::State;
 
-  // `types` may be null and need not know the tool: then all values are text.
+  // `types` may be null or lack the tool: then all values are text.
   explicit XmlCallScanner(std::shared_ptr<const ToolTypes> types) : types_(std::move(types)) {}
 
   State push(char c) {
@@ -49,8 +48,7 @@ class XmlCallScanner {
     return value(c);
   }
 
-  // In place of the first two bytes, "<f": the call has no marker before it, so it must be of a tool that `types`
-  // knows.
+  // Replaces the first two bytes, "<f": the call has no marker before it, so its tool must be in `types`.
   void begin_bare() {
     only_known_ = true;
     held_ = "<f";
@@ -61,11 +59,11 @@ class XmlCallScanner {
   const std::string& name() const { return name_; }
   std::string take_arguments() { return std::exchange(arguments_, {}); }
 
-  // After kBroken, or where the text is over: bytes before that place that are not part of the call either.
+  // After kBroken, or at the text's end: earlier bytes that are not part of the call either.
   std::string take_rest() { return std::exchange(held_, {}); }
 
-  // The text is over. Returns whether the call is whole: so it is behind a whole value, and where the model ended the
-  // text, within one. Of a value that was cut, text stays as far as it came.
+  // Ends the text. Returns whether the call is whole: behind a whole value, or within one if the model ended the text.
+  // A cut text value keeps what came.
   bool finish(TextEnd end) {
     const bool ends_value = place_ == Place::kOtherEnd && other_end_.starts_with(kFunctionEnd);
     if (ends_value) {
@@ -197,7 +195,7 @@ class XmlCallScanner {
     } else if (may_end_value()) {
       return State::kReading;
     }
-    // It is text. What comes behind its first byte is read again.
+    // The held bytes are text. All behind the first is read again.
     const std::string again = std::exchange(other_end_, {}).substr(1);
     add_value(std::exchange(before_other_end_, {}) + "<");
     place_ = Place::kValue;
@@ -214,7 +212,7 @@ class XmlCallScanner {
     return text.starts_with(kFunctionEnd) && kCallEnd.starts_with(skip_space(text.substr(kFunctionEnd.size())));
   }
 
-  // The types that a parameter's values may have. Null: the tool has no parameter of that name.
+  // The allowed types of a parameter's values. Null: the tool has no such parameter.
   const unsigned* types_of(const std::string& key) const {
     const auto tool = types_ ? types_->find(name_) : ToolTypes::const_iterator();
     if (!types_ || tool == types_->end()) return nullptr;
@@ -222,7 +220,7 @@ class XmlCallScanner {
     return found == tool->second.end() ? nullptr : &found->second;
   }
 
-  // Whether what value_end_ holds ends with it.
+  // Whether value_end_ ends with the tag at the start of a line.
   bool begins_line(std::string_view tag) const {
     const std::string_view held = value_end_.text();
     return held.ends_with(tag) &&
@@ -248,22 +246,23 @@ class XmlCallScanner {
   const std::shared_ptr<const ToolTypes> types_;
   Place place_ = Place::kHead;
   bool announced_ = false;
-  std::string held_;  // white space and what may become a tag
+  std::string held_;  // white space and the beginning of a tag
   std::string name_, key_;
-  std::string value_;  // one that is not text, so far
+  std::string value_;  // a value other than text, so far
   unsigned value_types_ = kNoJsonType;
   bool value_is_text_ = false;
-  bool at_first_line_ = false;  // of the value, behind the line break that belongs to the form
+  bool at_first_line_ = false;  // at the value's start, behind the form's line break
   MarkerHold value_end_{"</parameter>"};
-  // Models are seen to leave that out. Then a value ends before "\n<parameter=key>" with a key of the tool, and before
-  // "\n</function>" with "</tool_call>" or the end of the text behind it.
-  std::string other_end_, before_other_end_;  // what may become one, and the white space before it
+  // Some models leave </parameter> out. A value then ends before "\n<parameter=key>" with a key of the tool, and before
+  // "\n</function>" followed by "</tool_call>" or the end of the text. These hold a possible such end, and the white
+  // space before it.
+  std::string other_end_, before_other_end_;
   bool only_known_ = false;
   bool first_ = true;
   std::string arguments_;  // without the last bracket, which OutputWriter adds
 };
 
-// A regular expression as a terminal of Lark's has it between its slashes.
+// Writes a regular expression between a Lark terminal's slashes.
 std::string between_slashes(std::string_view expression) {
   std::string escaped;
   for (size_t i = 0; i < expression.size(); ++i) {
@@ -313,7 +312,7 @@ class QwenCoder final : public TaggedCalls {
     }
   }
 
-  // Adds a rule for each parameter. Returns what refers to them in their order.
+  // Adds a rule for each parameter. Returns references to them in their order.
   static std::string add_parameters(CallGrammar& grammar, const ToolParameters& parameters, const Tool& tool,
                                     const std::string& prefix) {
     std::string body;
@@ -345,7 +344,7 @@ class QwenCoder final : public TaggedCalls {
       grammar.rules += R"( text_value "\n")"
                        "\n";
     } else if (grammar.rules.size() > kTooManyRules) {
-      grammar.rules += "\n";  // the grammar is refused for its size: definitions need not stand in every other rule
+      grammar.rules += "\n";  // the grammar is refused for its size: definitions need not repeat in every rule
     } else {
       grammar.rules += " value_" + rule + " " + json_quote(kEnd) + "\n";
       grammar.rules += "value_" + rule + ": %json " +

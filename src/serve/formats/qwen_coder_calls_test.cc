@@ -41,7 +41,7 @@ TEST(QwenCoderCalls, ValuesThatDoNotFitAreStrings) {
             (std::vector<Call>{{"write", R"({"lines": "many", "owner": "12"})"}}));
 }
 
-// Code keeps its indentation and its blank lines: only the form's own line breaks go.
+// Code keeps indentation and blank lines; only the form's own line breaks are dropped.
 TEST(QwenCoderCalls, TextKeepsItsWhiteSpace) {
   EXPECT_EQ(parse(coder(), call("write", parameter("path", "\n  a\n\n"))).calls,
             (std::vector<Call>{{"write", R"({"path": "\n  a\n\n"})"}}));
@@ -81,7 +81,7 @@ TEST(QwenCoderCalls, WhatIsNoCallIsContent) {
   EXPECT_EQ(parse(coder(), "<tool_call>oops " + kCoderTime), (Message{"<tool_call>oops", "", {{"time", "{}"}}}));
 }
 
-// As the model is seen to write them: without <tool_call>, then of a tool that there is alone.
+// Some models leave out <tool_call>, for known tools.
 TEST(QwenCoderCalls, WithoutTheFirstMarker) {
   const std::string bare = "<function=write>\n" + parameter("path", "*.md") + "</function>\n</tool_call>";
   EXPECT_EQ(parse(coder(), "I'll look.\n\n" + bare), (Message{"I'll look.", "", {{"write", R"({"path": "*.md"})"}}}));
@@ -94,7 +94,7 @@ TEST(QwenCoderCalls, WithoutTheFirstMarker) {
   }
 }
 
-// Without </parameter> a value ends where the next parameter of the tool or the end of the call begins a line.
+// Without </parameter> a value ends where the tool's next parameter or the call's end begins a line.
 TEST(QwenCoderCalls, ValuesWithoutTheirEnd) {
   const std::string open = "<tool_call>\n<function=write>\n<parameter=path>\n";
   const std::string end = "\n</function>\n</tool_call>";
@@ -110,7 +110,7 @@ TEST(QwenCoderCalls, ValuesWithoutTheirEnd) {
             (std::vector<Call>{{"write", R"({"path": "", "lines": 7})"}}));
   EXPECT_EQ(parse(coder(), open + "<parameter=x>" + end).calls,
             (std::vector<Call>{{"write", R"({"path": "<parameter=x>"})"}}));
-  // Text that only looks like it.
+  // Text that only looks like a call.
   const std::string text = "a\n<parameter=x>\n</function>\n<b>\n</function>\n\n<parameter=\n</func";
   EXPECT_EQ(parse(coder(), open + text + "\n</parameter>" + end).calls,
             (std::vector<Call>{{"write", "{\"path\": " + json_quote(text) + "}"}}));
@@ -123,7 +123,7 @@ TEST(QwenCoderCalls, ValuesWithoutTheirEnd) {
   }
 }
 
-// A call that was announced stays one. What breaks between parameters leaves it complete.
+// An announced call stays a call, and a break between parameters leaves it complete.
 TEST(QwenCoderCalls, BrokenAndCutOff) {
   const std::string open = "<tool_call>\n<function=write>\n" + parameter("lines", "7");
   const Call write{"write", "{\"lines\": 7}"};

@@ -28,7 +28,7 @@ void ReasoningCounter::begin(std::string_view token) {
   if (!rest.empty()) think(rest);
 }
 
-// A token is a thought if it begins before the marker that ends them.
+// A token counts if it begins before the marker that ends the thoughts.
 void ReasoningCounter::think(std::string_view token) {
   if (tokens_ == 0 && token == kThink) return;  // some models write it although the prompt ends with it
   ++tokens_;

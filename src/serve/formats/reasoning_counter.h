@@ -1,5 +1,4 @@
-// Counts the tokens of an output that are thoughts: "reasoning_tokens" of a usage. Token by token, so that the count
-// does not depend on how an answer fell into steps.
+// Counts the thinking tokens of an output, a usage's "reasoning_tokens". Token by token, so steps do not matter.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@ namespace volley::serve {
 
 class ThoughtCounter {
  public:
-  using TokenText = std::function<std::string(TokenId)>;  // by itself, special tokens spelled out
+  using TokenText = std::function<std::string(TokenId)>;  // text of one token, special tokens spelled out
 
   virtual ~ThoughtCounter() = default;
   virtual void push(TokenId token, const TokenText& text) = 0;
@@ -32,9 +31,9 @@ class ReasoningCounter final : public ThoughtCounter {
   void push(TokenId token, const TokenText& text) override {
     if (!done()) push(text(token));
   }
-  // The next token by itself, special tokens spelled out.
+  // The next token's own text, special tokens spelled out.
   void push(std::string_view token);
-  bool done() const { return place_ == Place::kDone; }  // nothing more is counted
+  bool done() const { return place_ == Place::kDone; }  // counting is over
 
  private:
   enum class Place { kHead, kThinking, kDone };
@@ -43,8 +42,8 @@ class ReasoningCounter final : public ThoughtCounter {
   void think(std::string_view token);
 
   Place place_;
-  std::string text_;            // of the head; then the end of the thoughts, which may begin the marker
-  std::vector<size_t> starts_;  // in text_, of the tokens there
+  std::string text_;            // the head; later the end of the thoughts, which may begin the marker
+  std::vector<size_t> starts_;  // starts of its tokens in text_
 };
 
 }  // namespace volley::serve

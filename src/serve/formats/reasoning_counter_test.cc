@@ -1,4 +1,4 @@
-// Protects reasoning_tokens: which tokens count, wherever the markers fall among them.
+// Protects reasoning_tokens: which tokens count, at any position of the markers.
 #include "serve/formats/reasoning_counter.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(ReasoningCounter, CountsWhatStandsBetweenTheMarkers) {
   EXPECT_EQ(count(ReasoningStart::kOff, thoughts), 0);
 }
 
-// Vocabularies without the markers as tokens: they are spelled, and their letters share tokens with what is around.
+// In vocabularies without the markers, their letters share tokens with the text around.
 TEST(ReasoningCounter, MarkersOfSeveralTokens) {
   EXPECT_EQ(count(ReasoningStart::kClosed, {" ", "<th", "ink", ">Hm", " so", ".</", "think", ">\nY", "es"}), 3)
       << ">Hm, so, and .</ begin before the end";

@@ -1,4 +1,4 @@
-// A model that thinks keeps thinking when its answer is constrained: the grammars compiled, against texts.
+// A thinking model still thinks when its answer is constrained: compiled grammars on texts.
 #include <gtest/gtest.h>
 
 #include "serve/formats/call_grammar.h"
@@ -12,7 +12,7 @@ class ReasoningGrammarTest : public text::GrammarTest {
   static GrammarSpec make(GrammarSpec::Kind kind, std::string text, std::vector<std::string> choices = {}) {
     return {kind, std::move(text), std::move(choices)};
   }
-  // The texts that the grammar alone takes, and ones that it does not.
+  // Texts that the grammar takes, and texts that it refuses.
   static void expect_after_reasoning(const GrammarSpec& grammar, const std::vector<std::string>& good,
                                      const std::vector<std::string>& bad) {
     const GrammarSpec closed = after_reasoning(grammar, {}, ReasoningStart::kClosed);

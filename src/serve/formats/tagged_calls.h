@@ -1,4 +1,4 @@
-// Calls between <tool_call> and </tool_call>, any number of them, with text around them.
+// Calls between <tool_call> and </tool_call>, any number, with text around them.
 #pragma once
 
 #include <optional>
@@ -23,8 +23,7 @@ class TaggedCalls : public AnswerFormat {
   const bool tokens_;  // grammars ask for the tokens, as the model was trained, not for their letters
 };
 
-// Each call is read by a Scanner of its own. One that has begin_bare() may do without <tool_call>: there "<f" may begin
-// a call, too.
+// A Scanner reads each call. With begin_bare(), "<f" may begin a call without <tool_call>.
 template <class Scanner>
 class TaggedStage final : public ByteStage {
  public:
@@ -92,7 +91,7 @@ class TaggedStage final : public ByteStage {
     return state == ToolCallScanner::State::kBroken ? scanner_->take_rest() + c : std::string();
   }
 
-  // The text was no call: its marker is content. Returns the rest.
+  // The text was no call, so its marker is content. Returns the rest.
   std::string give_up(OutputWriter& out) {
     out.content(std::exchange(marker_, {}));
     after_call_ = false;
@@ -100,7 +99,7 @@ class TaggedStage final : public ByteStage {
     return std::exchange(body_, {});
   }
 
-  // An end marker that is missing or misspelt does not undo the call.
+  // A missing or misspelt end marker does not undo the call.
   std::string after_object(char c) {
     const MarkerHold::Step step = end_.push(c);
     if (step == MarkerHold::Step::kHeld) return {};
@@ -109,12 +108,12 @@ class TaggedStage final : public ByteStage {
     return step == MarkerHold::Step::kFound ? std::string() : held + c;
   }
 
-  const Scanner unused_;  // the state in which each call begins
+  const Scanner unused_;  // the state at each call's beginning
   std::optional<Scanner> scanner_;
   Place place_ = Place::kText;
   MarkerHold begin_{"<tool_call>"};
   MarkerHold end_{"</tool_call>"};
-  std::string marker_;       // of the call that is not announced yet, with white space before it
+  std::string marker_;       // marker of a call that is not announced yet, with white space before it
   std::string body_;         // behind the marker, until the call is announced
   bool after_call_ = false;  // no content came since the last call
 };

@@ -1,4 +1,4 @@
-// An engine that is no more than a chat template and a few tokens.
+// An engine that only has a chat template and a few tokens.
 #pragma once
 
 #include <memory>

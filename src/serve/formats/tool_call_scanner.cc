@@ -12,7 +12,7 @@ bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.';
 }
 
-// Models write them for no arguments.
+// Models write these for no arguments.
 constexpr std::string_view kNull = "null", kEmptyText = "\"\"";
 
 }  // namespace
@@ -92,7 +92,7 @@ bool ToolCallScanner::begin_member() {
     member_ = Member::kName;
     return name_.empty();
   }
-  // Models of both formats are seen to mix up the two names.
+  // Models of both formats mix up the two names.
   if (key_ == "\"arguments\"" || key_ == "\"parameters\"") {
     member_ = Member::kArguments;
     return !arguments_begun_;

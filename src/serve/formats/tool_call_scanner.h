@@ -1,5 +1,5 @@
-// Reads the JSON object of one tool call while it grows: {"name": "f", "arguments": {…}}. The arguments are handed on
-// as they come, before the object is complete. Its members may come in any order. Bytes in, one at a time; one thread.
+// Reads a tool call's growing JSON object byte by byte: {"name": "f", "arguments": {…}}, members in any order.
+// Arguments go out before the object is complete. One thread.
 #pragma once
 
 #include <string>
@@ -23,47 +23,47 @@ inline std::string_view trim_end(std::string_view text) {
   return text;
 }
 
-// Finds where a JSON value ends. It checks quotes and brackets, and that nothing stands outside of strings that JSON
-// does not have there; numbers and words it takes as they are.
+// Finds a JSON value's end. It checks quotes, brackets and characters outside of strings, but not the spelling of
+// numbers and words.
 class JsonValueScanner {
  public:
   enum class Step {
     kMore,       // the byte belongs to the value, which goes on
     kLast,       // the byte ends the value
-    kEndBefore,  // the value ended before this byte (numbers and words)
-    kBroken,     // no JSON value goes on like this
+    kEndBefore,  // the value (a number or word) ended before this byte
+    kBroken,     // not a JSON value
   };
 
-  // Called for the value's first byte and on; white space before it is the caller's.
+  // Takes the value's bytes from the first on; the caller skips white space before it.
   Step push(char c);
 
  private:
   bool begun_ = false, in_string_ = false, escaped_ = false;
-  std::string closers_;  // of the open brackets, innermost last
+  std::string closers_;  // closing brackets of open ones, innermost last
 };
 
 class ToolCallScanner {
  public:
   struct Rules {
-    bool other_members = false;       // may the object have members that no call has?
+    bool other_members = false;       // the object may have members that no call has
     bool arguments_may_miss = false;  // then they are {}
   };
   enum class State { kReading, kDone, kBroken };
 
   explicit ToolCallScanner(Rules rules) : rules_(rules) {}
 
-  // REQUIRES: kReading. Afterwards, with kBroken the byte is not part of the object; in all other cases it is.
+  // REQUIRES: kReading. With kBroken the byte is not part of the object, otherwise it is.
   State push(char c);
 
-  // True from the byte on that makes it certain that this is a call: its name is known and its arguments have begun.
-  // It stays true if the object breaks later.
+  // True from the byte that makes it certain that this is a call, with a name and begun arguments. It stays true if the
+  // object breaks later.
   bool announced() const { return !name_.empty() && arguments_begun_; }
   const std::string& name() const { return name_; }
-  // The arguments' text that came since the last time. REQUIRES: announced().
+  // The arguments' text since the last time. REQUIRES: announced().
   std::string take_arguments();
-  // After kBroken: bytes before that one that are not part of the object either.
+  // After kBroken: earlier bytes that are not part of the object either.
   std::string take_rest() { return {}; }
-  // The text is over. Returns whether the call is whole.
+  // Ends the text. Returns whether the call is whole.
   bool finish(TextEnd) { return false; }
 
  private:
@@ -82,7 +82,7 @@ class ToolCallScanner {
   Member member_ = Member::kOther;
   std::string key_;  // as written, with its quotes
   JsonValueScanner scanner_;
-  std::string value_text_;  // of a name, or of what stands for no arguments, as written
+  std::string value_text_;  // a name, or a value for no arguments, as written
   std::string name_;
   std::string arguments_;
   bool arguments_begun_ = false;

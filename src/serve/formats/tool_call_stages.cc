@@ -11,7 +11,7 @@ class ContentStage final : public OutputStage {
   void finish(TextEnd, OutputWriter&) override {}
 };
 
-// Calls alone, or JSON, which shows by its first byte. Of an array that is not certain, so it may be a list of calls.
+// Reads calls alone or JSON, told apart by the first byte, but for an array, which may be a list of calls.
 class CallsOrJsonStage final : public OutputStage {
  public:
   explicit CallsOrJsonStage(std::unique_ptr<OutputStage> calls) : next_(std::move(calls)) {}

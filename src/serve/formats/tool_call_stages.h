@@ -1,4 +1,4 @@
-// Stages of an OutputParser, and what those share that find tool calls.
+// Stages of an OutputParser, and what stages with tool calls share.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@
 
 namespace volley::serve {
 
-// Text that may turn out to be white space and then a marker: keeps it until that is decided.
+// Holds text that may be white space and a marker, until that is decided.
 class MarkerHold {
  public:
   enum class Step {
-    kHeld,   // the byte is kept
+    kHeld,   // the byte is held
     kFound,  // the byte completes the marker; text() is white space and marker
-    kOther,  // the byte does not fit and is not kept; take() what is held before the next push
+    kOther,  // the byte does not fit and is not held; take() the held text before the next push
   };
 
   explicit MarkerHold(std::string_view marker) : marker_(marker) {}
@@ -38,11 +38,11 @@ class ByteStage : public OutputStage {
   void push(std::string_view text, OutputWriter& out) final;
 
  private:
-  // Returns text to be read again: what was taken for a call and is none, behind its beginning. A call may begin there.
+  // Returns text to read again: a false call behind its beginning, where another call may begin.
   virtual std::string step(char c, OutputWriter& out) = 0;
 };
 
-// Hands a byte to the scanner of the current call, and what it learns from it to the answer.
+// Passes a byte to the current call's scanner, and the scanner's news to the answer.
 template <class Scanner>
 ToolCallScanner::State scan_call(Scanner& scanner, char c, OutputWriter& out) {
   const bool announced_before = scanner.announced();
@@ -56,9 +56,9 @@ ToolCallScanner::State scan_call(Scanner& scanner, char c, OutputWriter& out) {
 
 // All text is content.
 std::unique_ptr<OutputStage> content_stage();
-// Thoughts between <think> and </think>, then what `next` reads.
+// Thoughts between <think> and </think>, then `next`'s text.
 std::unique_ptr<OutputStage> reasoning_stage(const OutputParser::Options& options, std::unique_ptr<OutputStage> next);
-// `calls`, which do not begin as JSON does, but for lists of Mistral's: or JSON, if options.calls_or_json.
+// `calls`, which except for Mistral's lists do not begin like JSON; or JSON, if options.calls_or_json.
 std::unique_ptr<OutputStage> marked_stage(const OutputParser::Options& options, std::unique_ptr<OutputStage> calls);
 
 }  // namespace volley::serve

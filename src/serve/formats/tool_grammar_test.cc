@@ -1,4 +1,4 @@
-// The grammars of tool_choice.h, compiled, against texts and against the parser that reads what they let through.
+// Compiled grammars of call_grammar.h on texts, and on the parser that reads what they allow.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -99,7 +99,7 @@ TEST_F(ToolGrammarTest, OneCallAndANamedCall) {
   expect_refused(grammar(hermes(), kNamed), {"", kSay, kCalledWeather + "\n" + kCalledWeather});
 }
 
-// Text is free, but what a marker begins is a call that is allowed.
+// Text is free, but a marker must begin an allowed call.
 TEST_F(ToolGrammarTest, AutoHoldsCallsToTheirForm) {
   const GrammarSpec allowed = grammar(hermes(), kAutoAllowed);
   expect_accepted(allowed, {"", "Hello <b>, <tool_cal", kCalledWeather, "Let me see.\n" + kCalledWeather, kCalledWeather + kCalledWeather,
@@ -209,7 +209,7 @@ TEST_F(ToolGrammarTest, MistralNamedCalls) {
   expect_accepted(grammar(mistral(true), kNamed, ReasoningStart::kOpen), {"Hm.</think>\n" + weather});
 }
 
-// A form of the text beside tools that may be called: calls or that, and nothing else.
+// With tools that may be called, a text's form allows calls or that form alone.
 TEST_F(ToolGrammarTest, CallsOrJson) {
   const std::string list = R"([TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Bonn"}}])";
   const std::string named = R"([TOOL_CALLS]weather[ARGS]{"city": "Bonn"})";
@@ -251,7 +251,7 @@ TEST_F(ToolGrammarTest, CallsOrJson) {
   EXPECT_FALSE(may_call_instead(tool_request(kAutoOne), {}, ReasoningStart::kOff)) << "calls would not be read";
 }
 
-// Whatever the masks let a model write, the parser finds calls in it whose arguments keep to their schemas.
+// In any text that the masks allow, the parser finds calls whose arguments follow their schemas.
 TEST_F(ToolGrammarTest, RandomTextsParse) {
   std::mt19937 random(3);
   for (const OutputFormat& format : {hermes(), llama(), coder(), mistral(false), mistral(true)}) {
@@ -284,7 +284,7 @@ TEST_F(ToolGrammarTest, RandomTextsParse) {
   }
 }
 
-// Qwen's vocabularies have the markers as tokens: these, not their letters, are what the model was trained to write.
+// Qwen's vocabularies have the markers as tokens, which the model was trained to write instead of letters.
 class MarkerTokensTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -353,7 +353,7 @@ TEST_F(MarkerTokensTest, TextAndReasoning) {
   EXPECT_FALSE(accepts(open, kCalledWeather));
 }
 
-// Mistral's markers are special tokens: text does not show them, and still the calls are found.
+// Mistral's markers are special tokens: text hides them, but calls are still found.
 TEST_F(MarkerTokensTest, MistralCallsUseTheTokensAndAreReadWithoutThem) {
   class MarkerEngine final : public SilentEngine {
    public:

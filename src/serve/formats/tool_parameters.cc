@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxReferences = 16;  // that lead to each other: schemas may be recursive
+constexpr int kMaxReferences = 16;  // in a chain: schemas may be recursive
 
 unsigned type_of_name(const json& name) {
   if (name == "string") return kJsonString;
@@ -32,7 +32,7 @@ unsigned type_of_value(const json& value) {
   return value.is_object() ? kJsonObject : kJsonArray;
 }
 
-// What "#/$defs/name" names in `root`, or null.
+// The schema in `root` that "#/$defs/name" names, or null.
 const json* resolve(const json& root, std::string_view reference) {
   if (!reference.starts_with("#/")) return nullptr;
   const json* at = &root;
@@ -44,7 +44,7 @@ const json* resolve(const json& root, std::string_view reference) {
   return at;
 }
 
-// Follows references. Null: there is no such schema, or it is not an object.
+// Follows references. Null: no such schema, or no object.
 const json* follow(const json* schema, const json& root) {
   for (int i = 0; schema && schema->is_object() && i < kMaxReferences; ++i) {
     const auto reference = schema->find("$ref");
@@ -60,14 +60,14 @@ unsigned types_of_values(const json& list) {
   return types;
 }
 
-// The types that schemas of `root` allow. It looks at each schema once, however many refer to it.
+// Finds the types that schemas of `root` allow, and looks at each schema once.
 class TypeReader {
  public:
   explicit TypeReader(const json& root) : root_(root) {}
 
   unsigned types_of(const json& written, int depth = 0) {
     if (depth > kMaxReferences) return kNoJsonType;
-    const auto [known, is_new] = known_.try_emplace(&written, kNoJsonType);  // of one that is looked at: nothing yet
+    const auto [known, is_new] = known_.try_emplace(&written, kNoJsonType);  // no type while it is being looked at
     if (!is_new) return known->second;
     const json* schema = follow(&written, root_);
     const unsigned types = schema ? read(*schema, depth) : unsigned{kNoJsonType};
@@ -100,7 +100,7 @@ class TypeReader {
     return schema.contains("items") ? unsigned{kJsonArray} : unsigned{kNoJsonType};
   }
 
-  // What "anyOf" or "oneOf" allows. An alternative that may be anything may be a string.
+  // Types that "anyOf" or "oneOf" allows. An alternative without a type may be a string.
   unsigned types_of_any(const json& list, int depth) {
     unsigned types = kNoJsonType;
     for (const json& one : list) {
@@ -114,7 +114,7 @@ class TypeReader {
   std::unordered_map<const json*, unsigned> known_;
 };
 
-// The values of a string's "enum" or "const".
+// Values of a string's "enum" or "const".
 std::vector<std::string> texts_of(const json& written, const json& root) {
   const json* schema = follow(&written, root);
   if (!schema) return {};
@@ -127,14 +127,14 @@ std::vector<std::string> texts_of(const json& written, const json& root) {
   return texts;
 }
 
-// One of the schemas that hold for a call together.
+// One of the schemas that together constrain a call.
 struct Part {
   std::string_view text;  // as the client wrote it
   const json* schema;
 };
 using Parts = std::vector<Part>;
 
-// The parts of a tool's schema, for each of its alternatives.
+// Collects the parts of a tool's schema for each of its alternatives.
 class SignatureReader {
  public:
   SignatureReader(std::string_view text, const json& root) : root_{text, &root} {}
@@ -178,7 +178,7 @@ class SignatureReader {
     return parts;
   }
 
-  // What "$ref" names, if it is in the document.
+  // The schema that "$ref" names, if the document has it.
   std::optional<Part> target_of(const Part& part) const {
     const auto reference = part.schema->find("$ref");
     if (reference == part.schema->end() || !reference->is_string()) return std::nullopt;
@@ -195,7 +195,7 @@ class SignatureReader {
   }
 
   const Part root_;
-  int left_ = 256;  // schemas to look at: they may refer to one another for ever
+  int left_ = 256;  // schemas left to look at, because they may refer to one another for ever
 };
 
 ToolParameter* find(ToolParameters& parameters, std::string_view name) {
@@ -203,7 +203,7 @@ ToolParameter* find(ToolParameters& parameters, std::string_view name) {
   return found == parameters.listed.end() ? nullptr : &*found;
 }
 
-// A parameter of which two schemas speak.
+// Narrows a parameter that two schemas describe.
 void narrow(ToolParameter& known, ToolParameter parameter) {
   const auto says_nothing = [](const std::string& schema) { return schema == "true" || schema == "{}"; };
   const unsigned both = known.types & parameter.types;

@@ -18,7 +18,7 @@ ToolParameter only(const std::string& schema) {
   ToolParameters all =
       tool_parameters(R"({"type": "object", "properties": {"p": )" + schema + "}, " + kDefinitions + "}");
   EXPECT_EQ(all.listed.size(), 1u);
-  all.listed.at(0).schema_json = {};  // of a text that is gone
+  all.listed.at(0).schema_json = {};  // refers to a deleted text
   return all.listed.at(0);
 }
 
@@ -49,7 +49,7 @@ TEST(ToolParameters, TextsAndDefinitions) {
   EXPECT_THAT(only(R"({"enum": ["a", 1]})").texts, IsEmpty()) << "1 is not held to be text";
 }
 
-// Each schema is looked at once: else alternatives that refer to themselves take the breadth to the power of the depth.
+// Each schema is looked at once. Self-referring alternatives would else take the breadth to the power of the depth.
 TEST(ToolParameters, SchemasThatReferToThemselvesEnd) {
   std::string alternatives;
   for (int i = 0; i < 50; ++i) alternatives += std::string(i == 0 ? "" : ", ") + R"({"$ref": "#/$defs/A"})";
@@ -93,7 +93,7 @@ TEST(ToolParameters, BareValues) {
   EXPECT_EQ(json_of_bare_value("a\"\\\x01\n", kJsonNumber), R"("a\"\\\u0001\n")");
 }
 
-// Templates print lists and dicts as Python does, and models copy what they see.
+// Templates print lists and dicts as Python does, and models copy them.
 TEST(ToolParameters, BareValuesInPythonsSpelling) {
   const std::tuple<const char*, unsigned, const char*> cases[] = {
       {"['a']", kJsonArray, R"(["a"])"},
@@ -113,7 +113,7 @@ TEST(ToolParameters, BareValuesInPythonsSpelling) {
       {"'a'", kJsonArray | kJsonString, R"("'a'")"},
       {"{'k': 1}", kJsonArray, R"({"k": 1})"},
       {"['a']", kJsonString, R"("['a']")"},
-      // No values of JSON's.
+      // JSON has no such values.
       {"[nan]", kJsonArray, R"("[nan]")"},
       {"['a'", kJsonArray, R"("['a'")"},
       {"['a' 'b']", kJsonArray, R"("['a' 'b']")"},

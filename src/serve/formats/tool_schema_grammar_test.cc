@@ -1,4 +1,4 @@
-// What the schemas of tools let through in the forms of calls: tool_choice.h, compiled.
+// Compiled tool schemas in every form of calls, on texts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class ToolSchemaTest : public text::GrammarTest {
     return made.ok() && *made ? **made : GrammarSpec{};
   }
 
-  // A call with these arguments, as the format writes it.
+  // A call with these arguments, in the format's form.
   static std::string call(const std::string& of, const json& arguments) {
     if (of == "qwen3_coder") {
       std::string text = "<tool_call>\n<function=f>\n";
@@ -47,7 +47,7 @@ class ToolSchemaTest : public text::GrammarTest {
     return call_of(of, "{" + members + "}");
   }
 
-  // The same with arguments as they are written.
+  // The same with arguments as written.
   static std::string call_of(const std::string& of, const std::string& arguments) {
     if (of == "hermes") return "<tool_call>\n{\"name\": \"f\", \"arguments\": " + arguments + "}\n</tool_call>";
     if (of == "llama") return "{\"name\": \"f\", \"parameters\": " + arguments + "}";
@@ -73,7 +73,7 @@ TEST_F(ToolSchemaTest, PatternsHoldForDecodedArguments) {
   }
 }
 
-// A schema's root may refer to another one, or be made of several.
+// A schema's root may refer to another one, or consist of several.
 TEST_F(ToolSchemaTest, EveryKindOfRootHoldsTheArguments) {
   struct Case {
     const char* schema;
@@ -117,7 +117,7 @@ TEST_F(ToolSchemaTest, ArgumentsAreThoseThatTheSchemaNames) {
   }
 }
 
-// Schemas that cannot be enforced: by us, and by the engine.
+// Our code and the engine cannot enforce these schemas.
 const std::vector<std::string> kUnenforceable = {
     R"({"type":"object","properties":{"q":{"type":"array","items":{"type":"string","pattern":"^(?!x)a"}}}})",
     R"({"type":"object","properties":{"q":{"type":"array","items":{"type":"integer"},"uniqueItems":true}}})",
@@ -138,7 +138,7 @@ ToolRequest good_and_bad(const std::string& schema) {
   return request;
 }
 
-// That tool's arguments are any, the other one's are held.
+// That tool's arguments are free, the other one's are constrained.
 TEST_F(ToolSchemaTest, OneToolsSchemaDoesNotRefuseTheRequest) {
   for (const char* of : kFormats) {
     const OutputFormat format = format_named(of);
@@ -179,7 +179,7 @@ TEST_F(ToolSchemaTest, AStrictToolAndOneThatIsAskedForAreRefusedByName) {
   EXPECT_THAT(error_of(grammar(hermes, strict)), testing::HasSubstr("\"pattern\" at \"#/properties/q/items\""));
 }
 
-// Beside an answer of a form of its own, too.
+// The same holds beside an answer with a form of its own.
 TEST_F(ToolSchemaTest, AnAnswerBesideToolsStaysWhatItIs) {
   const OutputFormat format = format_named("hermes");
   const GrammarSpec answer{GrammarSpec::Kind::kJsonSchema, R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", {}};

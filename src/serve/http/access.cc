@@ -11,7 +11,7 @@
 namespace volley::serve {
 namespace {
 
-// Looks at all of `given` whatever it holds.
+// Compares all of `given`, whatever it holds.
 bool equal_in_constant_time(std::string_view given, std::string_view key) {
   size_t difference = given.size() ^ key.size();
   for (size_t i = 0; i < given.size() && !key.empty(); ++i) {
@@ -52,8 +52,8 @@ bool is_digit(unsigned char c) {
   return std::isdigit(c) != 0;
 }
 
-// What a browser may send behind "://" and before a port, or as a host. It writes names in lower case, those of other
-// scripts as xn--…
+// Whether a browser may send this behind "://" and before a port, or as a host. Browsers write names in lower case, and
+// other scripts as xn--…
 bool is_sent_host(std::string_view host) {
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   return !host.empty() && !host.starts_with('.') && std::all_of(host.begin(), host.end(), [](unsigned char c) {
@@ -61,7 +61,6 @@ bool is_sent_host(std::string_view host) {
   });
 }
 
-// A host and what is a port behind it, without the colon.
 std::pair<std::string_view, std::optional<std::string_view>> split_port(std::string_view host) {
   const size_t colon = host.rfind(':');
   const size_t bracket = host.rfind(']');
@@ -161,7 +160,7 @@ std::optional<HttpResponse> Cors::preflight(const HttpRequest& request) const {
   response.status = 204;
   response.content_type = "";
   response.headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE"}, {"Access-Control-Max-Age", "3600"}};
-  // Client libraries send headers of their own making, so the list cannot be ours.
+  // Client libraries send headers of their own, so no fixed list would do.
   if (!request.requested_headers.empty()) {
     response.headers.emplace_back("Access-Control-Allow-Headers", request.requested_headers);
   }

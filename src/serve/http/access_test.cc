@@ -1,4 +1,4 @@
-// Protects a server of this machine's user against web pages whose name points to this machine (DNS rebinding).
+// Protects the server of this machine's user against web pages whose name points to this machine (DNS rebinding).
 #include "serve/http/access.h"
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ TEST(OriginProblem, NamesWhatNoBrowserSends) {
   }
 }
 
-// Whoever has an IPv6 network has 2^64 addresses.
+// An IPv6 network's owner has 2^64 addresses.
 TEST(NetworkOf, IsTheAddressOrItsNetwork) {
   for (const char* address : {"192.0.2.7", "::ffff:192.0.2.7"}) EXPECT_EQ(network_of(address), "192.0.2.7");
   for (const char* address : {"2001:db8:1:2:3:4:5:6", "2001:db8:1:2::9"}) {

@@ -7,7 +7,7 @@
 namespace volley::serve {
 namespace {
 
-constexpr size_t kHeadBytes = 4096;  // about: more than a response's head takes
+constexpr size_t kHeadBytes = 4096;  // more than a response's head usually takes
 
 }  // namespace
 

@@ -1,5 +1,4 @@
-// One request of a connection and its answer, turned into bytes: framing, common headers, the count and the log record.
-// No sockets. One thread at a time.
+// Turns one request's answer into bytes: framing, common headers, count and log record. No sockets. One thread.
 #pragma once
 
 #include <chrono>
@@ -13,28 +12,27 @@ namespace volley::serve {
 
 class Exchange {
  public:
-  // Answers bytes that were no request: the connection ends with the answer.
+  // Answers bytes that were no request; the connection then ends.
   explicit Exchange(Api& api);
-  // `http_1_0` and `keep_alive`: as the client sent it.
+  // `http_1_0` and `keep_alive`: from the client's request.
   Exchange(Api& api, HttpRequest request, bool http_1_0, bool keep_alive);
   Exchange(Exchange&&) = default;
 
   const HttpRequest& request() const { return request_; }
   bool http_1_0() const { return http_1_0_; }
-  // The request with its body, which is no longer here afterwards.
+  // The request with its body, which this object then no longer has.
   HttpRequest hand_over();
   void drop_body() { std::string().swap(request_.body); }  // an assignment would keep its memory
 
   // `draining`: the connection takes no further request.
   std::string whole(HttpResponse response, bool draining);
-  // May be empty: there is nothing to send. The head of a stream waits for its first news: what fails before gets a
-  // status of its own.
+  // May be empty. A stream's head waits for its first news, so that an earlier failure gets a status of its own.
   std::string piece(Generation::Output output, bool draining);
 
-  // After its answer was sent, the connection can take another request.
+  // Whether the connection can take another request after this answer.
   bool reusable() const { return reusable_; }
 
-  // Logs it. `generation`: if there was one. Once, last.
+  // Logs the request. `generation`: may be null. Call once, last.
   void end(bool delivered, const Generation* generation) const;
 
  private:
@@ -49,7 +47,7 @@ class Exchange {
   bool streaming_ = false;
   bool reusable_ = false;
   int status_ = 0;
-  std::string error_, reason_;  // of the answer, see HttpResponse
+  std::string error_, reason_;  // the answer's, see HttpResponse
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 

@@ -1,5 +1,4 @@
-// Protects the bytes of an answer and its log record: headers on every answer, no body for HEAD, when a connection
-// lives on.
+// Protects an answer's bytes and its log record: common headers, no body for HEAD, and when a connection lives on.
 #include "serve/http/exchange.h"
 
 #include <gtest/gtest.h>
@@ -100,7 +99,7 @@ TEST_F(ExchangeTest, LogsWhatBecameOfIt) {
   EXPECT_GE(record.at("seconds").get<double>(), 0);
 }
 
-// The log says why a request failed, but no line is as long as the client likes, and no prompt stands in it.
+// The log says why a request failed, in a line of bounded length and without a prompt.
 TEST_F(ExchangeTest, LogsWhyARequestFailed) {
   const auto record_of = [&](const ApiError& error, const std::string& method = "POST") {
     log_.str("");
@@ -132,7 +131,7 @@ TEST_F(ExchangeTest, LogsWhyARequestFailed) {
   EXPECT_FALSE(json::parse(log_.str()).contains("reason"));
 }
 
-// Paths of that API that this server lacks, too: its clients read no other errors.
+// This includes that API's paths which this server lacks, because its clients read no other errors.
 TEST_F(ExchangeTest, ErrorsHaveTheFormOfTheirApi) {
   const auto body_of = [&](const std::string& target) {
     HttpRequest asked = request("POST", "id-1");

@@ -64,7 +64,7 @@ std::string response_head(const HttpResponse& response, const Framing& framing) 
   for (const auto& [name, value] : response.headers) add_header(head, name, value);
   const bool bodiless = response.status == 204 || response.status == 304;
   if (bodiless) {
-    // Neither may say how long the body is that it does not have.
+    // Neither has a body, so neither may state a length.
   } else if (!framing.chunked) {
     add_header(head, "Content-Length", std::to_string(response.file ? response.file->bytes : response.body.size()));
   } else if (!framing.http_1_0) {

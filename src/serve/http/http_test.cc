@@ -1,4 +1,4 @@
-// Protects the bytes of response heads, the routing table and the error table: what clients and proxies parse.
+// Protects what clients and proxies parse: response heads, the routing table and the error table.
 #include "serve/http/http.h"
 
 #include <gtest/gtest.h>
@@ -111,7 +111,7 @@ TEST(Router, WrongMethodNamesTheRightOne) {
             (std::pair<std::string, std::string>{"Allow", "GET, HEAD, DELETE"}));
 }
 
-// A key protects the model's work and what is said of it; what a probe or a browser needs first is open.
+// A key protects the model's work and facts; probes' and browsers' first requests are open.
 TEST(Router, KnowsWhatNeedsAKey) {
   for (const EndpointRow& row : endpoint_rows()) {
     const bool model_work =
@@ -121,14 +121,13 @@ TEST(Router, KnowsWhatNeedsAKey) {
   }
 }
 
-// Probes and scrapes are for the time when all is busy: they must not wait behind prompts and grammars.
+// Probes and scrapes matter most on a busy server, so they must not wait behind prompts and grammars.
 TEST(Router, WhatIsOnlyAskedForDoesNotQueueBehindWork) {
   for (const EndpointRow& row : endpoint_rows()) {
-    // What waits for the disk, or for a batch's state on its way there, must not keep the threads that move bytes, nor
-    // those that work.
+    // Waits for the disk, or for a batch's state on its way there, must hold neither I/O threads nor workers.
     const bool files = row.path.starts_with("/v1/files") || row.path.starts_with("/v1/batches");
     const bool disk = files && row.endpoint != Endpoint::kGetFile;
-    // A kept response, and what it was asked, may be as large as a body.
+    // A stored response and its input may be as large as a body.
     const bool work = row.method == "POST" || row.path.starts_with("/v1/responses/");
     EXPECT_EQ(row.wait, disk ? Wait::kDisk : work ? Wait::kWork : Wait::kNothing) << row.path;
   }
@@ -141,7 +140,7 @@ TEST(Router, LabelsAreBounded) {
   EXPECT_EQ(path_label(make_request("GET", "/../../etc/passwd")), "other");
 }
 
-// Clients retry 429 and 5xx only: a failure that repeats must not be one of those, a passing one must.
+// Clients retry only 429 and 5xx: a lasting failure must not be one of those, a passing one must.
 TEST(Errors, EveryCodeHasItsStatus) {
   const std::pair<ErrorCode, int> cases[] = {
       {ErrorCode::kInvalidArgument, 400},   {ErrorCode::kNotFound, 404},      {ErrorCode::kFailedPrecondition, 400},

@@ -127,7 +127,7 @@ void ServerLog::prompt(std::string_view request_id, std::string_view text) const
   json["request_id"] = request_id;
   json["prompt"] = text.substr(0, kMaxPrompt);
   json["prompt_bytes"] = text.size();
-  // As JSON in either format: a prompt has line ends.
+  // Written as JSON in either format, because a prompt has line ends.
   logger_->log(spdlog::level::info, "{}",
                format_ == LogFormat::kJson ? dump(json)
                                            : "prompt of id=" + std::string(request_id) + ": " + dump(json["prompt"]));

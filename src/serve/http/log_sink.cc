@@ -28,7 +28,7 @@ const char* colour_of(spdlog::level::level_enum level) {
   return level == spdlog::level::info ? "\x1b[32m" : "\x1b[36m";
 }
 
-// What could not be written: nothing, unless the descriptor takes no more at all.
+// Returns the bytes that could not be written: none, unless the descriptor takes no more at all.
 std::string_view write_all(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t size = ::write(descriptor, bytes.data(), bytes.size());
@@ -56,7 +56,7 @@ struct LogSink::Queue {
   std::condition_variable changed;
   // Guarded by mutex:
   std::string waiting;  // whole lines
-  size_t writing = 0;   // bytes that the thread has taken and not yet written
+  size_t writing = 0;   // bytes that the thread has taken but not written
   bool closing = false;
   bool ended = false;
 };

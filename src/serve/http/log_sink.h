@@ -1,6 +1,5 @@
-// Where the lines of a log go: to a file descriptor, written by a thread of its own. Nobody who logs ever waits for
-// whoever reads the log: lines that find too many others waiting are dropped and counted, and a line in their place
-// says how many were. Any thread.
+// Writes log lines to a file descriptor, on a thread of its own, so that no logging thread waits for the log's reader.
+// When too many lines wait, new ones are dropped and counted, and a line in their place has the count. Any thread.
 #pragma once
 
 #include <spdlog/sinks/base_sink.h>
@@ -18,11 +17,10 @@ namespace volley::serve {
 
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  // The descriptor stays the caller's, open for as long as the process lives; SIGPIPE must be ignored. At most
-  // `max_waiting_bytes` wait to be written. `format`: of the line that stands for dropped ones. Colours the level where
-  // the descriptor is a terminal.
+  // The descriptor stays the caller's, open for the process's life; SIGPIPE must be ignored. At most
+  // `max_waiting_bytes` wait. `format`: of the line for dropped ones. Colours the level on a terminal.
   LogSink(int descriptor, LogFormat format, size_t max_waiting_bytes = size_t{1} << 20);
-  // Gives what waits one second. What nobody took by then is lost: a process must be able to end with its log unread.
+  // Waits one second for the reader. Later lines are lost, because a process must be able to end with its log unread.
   ~LogSink() override;
 
   int64_t dropped() const;  // lines since the start
@@ -40,8 +38,8 @@ class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
 
   const LogFormat format_;
   const bool colours_;
-  int64_t unreported_ = 0;              // dropped since the last line that said so; guarded by the base's mutex
-  const std::shared_ptr<Queue> queue_;  // the thread's too: it may hang in a write when this is gone
+  int64_t unreported_ = 0;              // dropped since the last line with a count; guarded by the base's mutex
+  const std::shared_ptr<Queue> queue_;  // shared with the thread, which may hang in a write after this is destroyed
   std::thread thread_;
 };
 

@@ -1,5 +1,4 @@
-// Protects the server against its log: a reader that takes nothing must cost lines, which are counted, and nothing
-// else.
+// Protects the server against its log: a stuck reader must cost counted lines, and nothing else.
 #include "serve/http/log_sink.h"
 
 #include <gtest/gtest.h>
@@ -26,14 +25,14 @@ class Pipe {
     EXPECT_EQ(::pipe(ends_), 0);
     EXPECT_NE(::signal(SIGPIPE, SIG_IGN), SIG_ERR);  // as in the program
   }
-  // The writing end stays open: a sink does not wait for ever for its reader, so its thread may still be in a write.
+  // The writing end stays open, because the sink's thread may still be in a write.
   ~Pipe() { close_reader(); }
   int writer() const { return ends_[1]; }
   void close_reader() {
     if (ends_[0] >= 0) ::close(ends_[0]);
     ends_[0] = -1;
   }
-  // Until `text` came.
+  // Reads until `text` came.
   std::string read_until(const std::string& text) const {
     std::string all;
     char buffer[4096];
@@ -70,7 +69,7 @@ TEST(LogSink, LinesThatNobodyTakesAreDroppedCountedAndReported) {
   for (int i = 0; i < kLines; ++i) logger->info("number {}", i);
   const int64_t dropped = sink->dropped();
   EXPECT_GT(dropped, 0);
-  // Whoever reads at last gets the lines up to a gap, the gap's size where it is, and what comes then.
+  // The reader then gets the lines up to a gap, the gap's size, and the later lines.
   std::string text;
   std::thread reader([&] { text = pipe.read_until("the end\n"); });
   EXPECT_TRUE(eventually([&] {
@@ -88,7 +87,7 @@ TEST(LogSink, LinesThatNobodyTakesAreDroppedCountedAndReported) {
 }
 
 TEST(LogSink, EndsWithItsLogUnread) {
-  static const Pipe pipe;  // the thread that nobody reads for still writes to it: its number must not be used again
+  static const Pipe pipe;  // the stuck thread still writes to it, so its number must not be reused
   {
     const auto logger = make_logger(std::make_shared<LogSink>(pipe.writer(), LogFormat::kText));
     for (int i = 0; i < 20'000; ++i) logger->info("number {}", i);
@@ -127,7 +126,7 @@ TEST(LogSink, TheReportIsARecordWhereTheLogIsJson) {
   EXPECT_TRUE(record.at("message").get<std::string>().starts_with("1 lines of the log were dropped"));
 }
 
-// What happened before the sink: after some hundred requests every thread of the server stood in a write.
+// Without the sink every thread of the server stood in a write after some hundred requests.
 TEST(LogSink, AServerGoesOnAndSaysInItsMetricsWhatItDropped) {
   const Pipe pipe;
   FakeEngine engine;

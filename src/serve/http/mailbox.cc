@@ -13,8 +13,7 @@ bool Mailbox::push(int choice, const Event& event) {
   if (closed_) return false;
   if (event.finish) ++finished_;
   const bool was_empty = items_.empty();
-  // A prompt's log-probabilities are not counted: they come at once, however fast the reader is, and have a limit of
-  // their own.
+  // A prompt's log-probabilities do not count: they come at once for any reader, and have a limit of their own.
   const size_t bytes = event_json_bytes(event);
   if (!overflowed_ && bytes_ + bytes > limit_bytes_) overflowed_ = true;
   if (!overflowed_) {
@@ -26,7 +25,7 @@ bool Mailbox::push(int choice, const Event& event) {
     last.finish = event.finish;
     items_.push_back({choice, std::move(last)});
   }
-  // Under the lock, so that close() knows that no wake is under way.
+  // Holds the lock, so that close() knows that no wake is running.
   if (was_empty && !items_.empty() && wake_) wake_();
   return !overflowed_;
 }

@@ -1,4 +1,4 @@
-// News of a request's choices on their way from the engine's thread to the connection that sends them.
+// Carries news of a request's choices from the engine's thread to the connection that sends them.
 #pragma once
 
 #include <volley/engine.h>
@@ -17,18 +17,18 @@ class Mailbox {
     Event event;
   };
 
-  // `wake` is called from push(), on the pusher's thread, when something arrives in an empty box: once until the next
-  // take(). It must be quick and must not call the box. `limit_bytes`: of waiting news, about as large as their JSON.
+  // push() calls `wake` on its own thread when an empty box gets an item, once until the next take(). It must be quick
+  // and must not call the box. `limit_bytes`: bound on waiting news, as the approximate size of their JSON.
   Mailbox(size_t limit_bytes, std::function<void()> wake);
 
-  // Any thread, in practice the engine's. False: the reader is too slow (or gone), the news was dropped and its request
+  // Any thread, in practice the engine's. False: the reader is too slow or gone, the news was dropped, and the request
   // should be cancelled. A request's last event is always kept, without its text.
   [[nodiscard]] bool push(int choice, const Event& event);
 
-  // All that waits, oldest first.
+  // All waiting items, oldest first.
   std::vector<Item> take();
 
-  // Nobody reads any more: drops everything, now and later. When it returns, no wake is running and none will come.
+  // Ends reading: drops all items, now and later. On return no wake is running and none will come.
   void close();
 
   bool overflowed() const;

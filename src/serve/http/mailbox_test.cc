@@ -1,4 +1,4 @@
-// Protects the bound on memory behind a slow client, and that no news and no wake is lost or comes too late.
+// Protects the bound on memory behind a slow client, and that no news and no wake is lost or late.
 #include "serve/http/mailbox.h"
 
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@ namespace volley::serve {
 std::string random_id() {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::array<unsigned char, 16> bytes{};
-  VOLLEY_CHECK_EQ(::getentropy(bytes.data(), bytes.size()), 0);  // it fails for longer requests alone
+  VOLLEY_CHECK_EQ(::getentropy(bytes.data(), bytes.size()), 0);  // it fails only for longer requests
   std::string id;
   id.reserve(2 * bytes.size());
   for (const unsigned char byte : bytes) {

@@ -1,11 +1,11 @@
-// Names of what is kept for clients. On a server without keys a name is all that keeps others from it.
+// Names of stored objects. On a server without keys, only the name protects an object from other clients.
 #pragma once
 
 #include <string>
 
 namespace volley::serve {
 
-// 32 hexadecimal digits: 128 random bits of the system's, which nobody can guess from other ids. Any thread.
+// 32 hexadecimal digits: 128 random bits from the system, which other ids do not reveal. Any thread.
 std::string random_id();
 
 }  // namespace volley::serve

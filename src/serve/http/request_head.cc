@@ -12,13 +12,12 @@ bool equals_ignoring_case(std::string_view text, std::string_view lower) {
                     [](unsigned char a, char b) { return std::tolower(a) == b; });
 }
 
-// What an escape may hide: a path's own signs.
+// A path's own signs, which an escape may hide.
 bool is_path_sign(unsigned char c) {
   return std::isalnum(c) != 0 || std::string_view("-._~/").find(static_cast<char>(c)) != std::string_view::npos;
 }
 
-// True for a name or an address, with or without a port. What matters is that nobody reads a second host or a path
-// into it.
+// Whether the text can be a name or an address, perhaps with a port. No reader may find a second host or a path in it.
 bool can_be_host(std::string_view text) {
   return text.find_first_of(" \t,/\\?#@\"<>") == std::string_view::npos;
 }

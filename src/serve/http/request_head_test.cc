@@ -1,4 +1,4 @@
-// Protects against request smuggling: what a proxy and this server could read in two ways is refused.
+// Protects against request smuggling: a request that a proxy and this server could read differently is refused.
 #include "serve/http/request_head.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// The transport: the listener and the set of connections, which live on the control strand. `io_threads` run one
-// io_context.
+// The transport: the listener and the connections, on the control strand. `io_threads` run one io_context.
 #include "serve/http/server.h"
 
 #include <fcntl.h>
@@ -22,19 +21,19 @@
 namespace volley::serve {
 namespace {
 
-using namespace transport;  // one part in two files
+using namespace transport;  // one class in two files
 
-// The kernel would take megabytes for a client that reads nothing, and hide for long that it does not read.
+// The kernel would buffer megabytes for a client that reads nothing, and hide that for long.
 constexpr int kSendBufferBytes = 256 << 10;
-constexpr Milliseconds kCancelGrace{1000};   // for cancelled requests to tell their clients
-constexpr Milliseconds kWorkerGrace{1000};   // for workers to see that nobody waits for them
+constexpr Milliseconds kCancelGrace{1000};   // for cancelled requests to inform their clients
+constexpr Milliseconds kWorkerGrace{1000};   // for workers to see that the request was given up
 constexpr Milliseconds kAcceptBackoff{100};  // when the process is out of file descriptors
 
 bool is_out_of_descriptors(const error_code& error) {
   return error == asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system;
 }
 
-// What helps against the system's reasons not to listen; empty where the reason says all.
+// Says what to do about a failed listen; empty if the system's reason is enough.
 std::string_view advice(const error_code& error) {
   if (error == asio::error::address_in_use) return " Choose another port or stop what uses it.";
   if (error == asio::error::access_denied) return " Choose a port from 1024 up: lower ones need special rights.";
@@ -52,7 +51,7 @@ Error cannot_listen(const ServerOptions& options, const error_code& error) {
                                        error.message() + "." + std::string(advice(error))};
 }
 
-// All that the name stands for: "localhost" is often both ::1 and 127.0.0.1, and clients take either.
+// Resolves all addresses of the name: "localhost" is often both ::1 and 127.0.0.1, and clients take either.
 Result<std::vector<tcp::endpoint>> resolve(asio::io_context& io, const std::string& host, uint16_t port) {
   error_code error;
   tcp::resolver resolver(io);
@@ -67,7 +66,7 @@ Result<std::vector<tcp::endpoint>> resolve(asio::io_context& io, const std::stri
   return endpoints;
 }
 
-// The machine has no such address, or no IPv6 at all: another address of the same name may do.
+// The machine lacks this address or IPv6; another address of the name may work.
 bool is_not_ours(const error_code& error) {
   return error == boost::system::errc::address_not_available || error == asio::error::address_family_not_supported;
 }
@@ -78,11 +77,11 @@ error_code listen_on(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-  if (!error) acceptor.non_blocking(true, error);  // of calls that do not wait
+  if (!error) acceptor.non_blocking(true, error);  // makes calls return at once
   return error;
 }
 
-// A descriptor that is given up for a moment when there is no other, to tell a client so.
+// A reserved descriptor, released for a moment to inform a client when there is no other.
 class SpareDescriptor {
  public:
   ~SpareDescriptor() { give_up(); }
@@ -133,25 +132,25 @@ class Server::Impl {
   asio::io_context io_;
   Shared shared_;
   asio::any_io_executor control_;
-  std::deque<tcp::acceptor> acceptors_;  // one for each address that the host's name stands for
-  SpareDescriptor spare_;                // of the control strand, like the next
-  bool out_of_descriptors_ = false;      // and the log was told
-  asio::steady_timer timer_;             // of drain
+  std::deque<tcp::acceptor> acceptors_;  // one for each address of the host
+  SpareDescriptor spare_;                // this and the next: on the control strand
+  bool out_of_descriptors_ = false;      // and this was logged
+  asio::steady_timer timer_;             // for draining
   uint64_t next_session_ = 0;
-  std::unordered_map<uint64_t, std::weak_ptr<Session>> sessions_;  // of the control strand
+  std::unordered_map<uint64_t, std::weak_ptr<Session>> sessions_;  // on the control strand
   uint16_t port_ = 0;
-  bool loopback_ = false;  // listens on nothing else; constant, like the port, once it listens
+  bool loopback_ = false;  // all listening addresses are loopback; constant, like the port, once it listens
   std::mutex join_mutex_;
   std::vector<std::thread> threads_;  // guarded by join_mutex_
 };
 
-// Listens on all of these that are this machine's; at least one must be.
+// Listens on those of the endpoints that are this machine's, at least one.
 error_code Server::Impl::open_all(const std::vector<tcp::endpoint>& endpoints) {
   acceptors_.clear();
   port_ = 0;
   error_code not_ours;
   for (tcp::endpoint endpoint : endpoints) {
-    if (endpoint.port() == 0) endpoint.port(port_);  // any free one, but the same for all
+    if (endpoint.port() == 0) endpoint.port(port_);  // any free one, but the same for all addresses
     tcp::acceptor acceptor(control_);
     const error_code error = listen_on(acceptor, endpoint);
     if (is_not_ours(error)) {
@@ -206,7 +205,7 @@ asio::awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor) {
   }
 }
 
-// False: to try again has no sense at once.
+// False: an immediate retry is useless.
 asio::awaitable<bool> Server::Impl::accept_one(tcp::acceptor& acceptor) {
   error_code error;
   tcp::socket socket = co_await acceptor.async_accept(asio::any_io_executor(asio::make_strand(io_)), token(error));
@@ -230,7 +229,7 @@ asio::awaitable<bool> Server::Impl::accept_one(tcp::acceptor& acceptor) {
   co_return true;
 }
 
-// With the spare descriptor. False: another thread was faster to take it, or the client left.
+// Uses the spare descriptor. False: another thread took it, or the client left.
 bool Server::Impl::refuse_next(tcp::acceptor& acceptor) {
   error_code error;
   spare_.give_up();
@@ -242,13 +241,13 @@ bool Server::Impl::refuse_next(tcp::acceptor& acceptor) {
 void Server::Impl::add(tcp::socket socket) {
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);                  // every token of a stream is a small write
-  socket.set_option(asio::socket_base::keep_alive(true), ignored);  // finds dead clients of requests that still wait
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);  // finds dead clients of waiting requests
   socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
   const uint64_t id = next_session_++;
   const auto session = std::make_shared<Session>(std::move(socket), shared_);
   sessions_.emplace(id, session);
   shared_.api.metrics().count_connections(1);
-  // What it throws costs this connection alone.
+  // An exception ends only this connection.
   const auto ended = [this, id, session](const std::exception_ptr& failure) {
     session->stop();
     shared_.api.metrics().count_connections(-1);
@@ -266,15 +265,15 @@ void Server::Impl::add(tcp::socket socket) {
       session->executor(), [session] { return session->run(); }, ended);
 }
 
-// One write that fits into the socket's buffer, without waiting for the client. What it has sent already is read: a
-// socket closed over unread bytes resets the connection, and the client may lose the answer.
+// Makes one write that fits into the socket's buffer, without waiting. It reads what the client has sent, because a
+// socket closed with unread bytes resets the connection, and the client may lose the answer.
 void Server::Impl::refuse(tcp::socket socket) {
   error_code ignored;
   Exchange exchange(shared_.api);
   const std::string bytes =
       exchange.whole(error_response(http_error(503, "Too many connections are open. Try again later.")), false);
   socket.non_blocking(true, ignored);
-  // Without a handshake a client of TLS could not read it.
+  // A TLS client could not read it before the handshake.
   if (!shared_.tls) socket.write_some(asio::buffer(bytes), ignored);
   socket.shutdown(tcp::socket::shutdown_send, ignored);
   for (std::array<char, 4096> unread; socket.read_some(asio::buffer(unread), ignored) > 0;) continue;

@@ -1,4 +1,4 @@
-// Protects where one request ends and the next begins, over real sockets, and what bodies may take of memory.
+// Protects the borders between requests, over real sockets, and the memory of bodies.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -39,7 +39,7 @@ std::optional<ClientResponse> only_answer(Server& server, const std::string& byt
   return response;
 }
 
-// A proxy that reads the framing in another way would pass the second request on as a part of the first one's body.
+// A proxy that reads the framing differently would pass the second request on as part of the first one's body.
 TEST(ServerFraming, ABodyIsNeverReadAsARequest) {
   FakeEngine engine;
   const auto server = start_server(engine);
@@ -93,7 +93,7 @@ TEST(ServerFraming, WhatProxiesAndOldClientsSendIsAnswered) {
   const std::string requests[] = {
       "GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n",
       "\r\n" + Client::get_text("/health"),
-      Client::post_text(kPath, kWhole) + "\r\n",  // an empty line behind a body stands before the next request
+      Client::post_text(kPath, kWhole) + "\r\n",  // an empty line behind a body comes before the next request
       Client::get_text("/health"),
   };
   for (const std::string& request : requests) {
@@ -108,7 +108,7 @@ TEST(ServerFraming, WhatProxiesAndOldClientsSendIsAnswered) {
   EXPECT_EQ(client.receive()->status, 200);
 }
 
-// The page of a name that its owner points to 127.0.0.1 cannot ask in the name of this machine's user.
+// A page whose name points to 127.0.0.1 cannot act for this machine's user.
 TEST(ServerFraming, ALoopbackServerAnswersForThisMachineAlone) {
   FakeEngine engine;
   const auto server = start_server(engine);
@@ -136,7 +136,7 @@ TEST(ServerFraming, ALoopbackServerAnswersForThisMachineAlone) {
   EXPECT_EQ(status_of(*start_server(engine, everywhere), get("llm.example")), 200);
 }
 
-// An end of what the client sends does not say that it left.
+// A client that ends its sending side may still be reading.
 TEST(ServerFraming, AClientThatOnlyEndedItsSideGetsItsAnswer) {
   FakeEngine engine([](const GenerateRequest&) { return FakeScript{.pieces = std::vector<std::string>(30, "x")}; },
                     2ms);
@@ -173,7 +173,7 @@ TEST(ServerFraming, BodiesTogetherAreBounded) {
   ServerOptions options = with_room_for(1'000'000, 2'500'000);
   options.api_keys = {"a", "b", "c"};
   const auto server = start_server(engine, options);
-  // Announced bytes cost nothing, received ones do.
+  // Only received bytes count, not announced ones.
   std::vector<std::unique_ptr<Client>> halves;
   for (int i = 0; i < 8; ++i) {
     halves.push_back(std::make_unique<Client>(server->port()));
@@ -200,7 +200,7 @@ TEST(ServerFraming, BodiesTogetherAreBounded) {
   EXPECT_EQ(post_with_key(*server, "c", large)->status, 400) << "read, and too long for the model";
 }
 
-// Uploads that never end are held for as long as their client likes, up to the time of a request.
+// An endless upload is held as long as its client likes, up to the time of a request.
 TEST(ServerFraming, NoClientTakesTheRoomOfAllBodies) {
   FakeEngine engine;
   ServerOptions options = with_room_for(1'000'000, 2'500'000);
@@ -223,7 +223,7 @@ TEST(ServerFraming, NoClientTakesTheRoomOfAllBodies) {
   EXPECT_EQ(post_with_key(*server, "a", kWhole)->status, 200) << "a small one depends on nothing";
 }
 
-// What arrives of small bodies is not counted: this many of them would be too much.
+// Small bodies do not count; otherwise these would be too many.
 TEST(ServerFraming, SmallBodiesAlwaysHaveRoom) {
   FakeEngine engine;
   const auto server = start_server(engine, with_room_for(100'000, 100'000));
@@ -280,7 +280,7 @@ TEST(ServerFraming, AWholeAnswerIsReadAtTheLeastRate) {
     const auto server = start_server(engine, options);
     Client client(server->port(), 4096);
     client.send(post_head("Connection: close\r\nContent-Length: " + std::to_string(kWhole.size()) + "\r\n") + kWhole);
-    // 16 KiB at a time: some 250 times, each of which is well within the time of 64 KiB.
+    // 16 KiB at a time: some 250 times, each well within the time of 64 KiB.
     while (client.fill()) std::this_thread::sleep_for(5ms);
     return client.receive().has_value();
   };
@@ -288,7 +288,7 @@ TEST(ServerFraming, AWholeAnswerIsReadAtTheLeastRate) {
   EXPECT_TRUE(read_slowly(100'000));
 }
 
-// More than any machine has: only what comes takes memory.
+// No machine has that much memory, so only received bytes may take any.
 TEST(ServerFraming, ABodyThatIsAnnouncedTakesNoMemory) {
   FakeEngine engine;
   ServerOptions options = make_options();
@@ -309,7 +309,7 @@ TEST(ServerFraming, ABodyThatIsAnnouncedTakesNoMemory) {
   EXPECT_EQ(other.get("/health")->status, 200);
 }
 
-// The end may be read just when the answer is ready: the connection must not wait for more.
+// The client's end may arrive just when the answer is ready; the connection must not wait for more.
 TEST(ServerFraming, AnEndThatComesWithTheAnswerEndsTheConnection) {
   FakeEngine engine;
   const auto server = start_server(engine, with(&ServerOptions::idle_timeout, 600s));
@@ -326,7 +326,7 @@ TEST(ServerFraming, AnEndThatComesWithTheAnswerEndsTheConnection) {
   }
 }
 
-// Whether a client is gone matters while its text is read, too; see ServerLife for those that are.
+// Whether a client is gone also matters while its text is read; ServerLife tests clients that are.
 TEST(ServerFraming, AClientThatOnlyEndedItsSideIsWaitedForWhileItsTextIsRead) {
   for (const char* path : {kPath, "/tokenize"}) {
     FakeEngine engine;

@@ -1,5 +1,5 @@
-// Protects what the head of a request decides, over real sockets: every spelling of a path meets the same checks, and
-// a body that is sent compressed is refused by name.
+// Protects decisions by a request's head, over real sockets: every spelling of a path meets the same checks, and a
+// compressed body is refused by name.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// One connection a request.
+// One connection for each request.
 ClientResponse answer(Server& server, const std::string& request) {
   Client client(server.port());
   client.send(request);

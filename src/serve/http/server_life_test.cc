@@ -26,20 +26,20 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 
-constexpr size_t kLargeAnswer = size_t{2} << 20;  // more than the kernel takes for a client that does not read
+constexpr size_t kLargeAnswer = size_t{2} << 20;  // more than the kernel buffers for a client that does not read
 
 FakeScript large_answer() {
   return FakeScript{.pieces = {std::string(kLargeAnswer, 'w')}};
 }
 
-// What a drain must not wait for ends by itself much later than a drain's deadline.
+// Waits that must not delay a drain end by themselves long after its deadline.
 ServerOptions patient_options() {
   ServerOptions options = make_options();
   options.receive_timeout = options.idle_timeout = options.write_timeout = 600s;
   return options;
 }
 
-// Whether the server ends before the deadline that it gives running requests, given that none runs that may.
+// Whether the server ends before the deadline of running requests, when none may run.
 bool ends_before_its_deadline(Server& server) {
   constexpr auto kDeadline = 120s;
   const auto begin = Clock::now();
@@ -55,7 +55,7 @@ TEST(ServerLife, WorkersByCores) {
   EXPECT_EQ(good_worker_threads(128), 12);
 }
 
-// A client that asks for a name takes any of its addresses: of "localhost" often ::1 first.
+// A client may use any of a name's addresses: for "localhost" often ::1 first.
 TEST(ServerLife, ANameListensOnAllItsAddresses) {
   FakeEngine engine;
   const auto server = start_server(engine, with(&ServerOptions::host, "localhost"));
@@ -67,7 +67,7 @@ TEST(ServerLife, ANameListensOnAllItsAddresses) {
   for (const addrinfo* address = found; address; address = address->ai_next) {
     const int socket = ::socket(address->ai_family, address->ai_socktype, 0);
     const bool connected = socket >= 0 && ::connect(socket, address->ai_addr, address->ai_addrlen) == 0;
-    // One that the machine does not have refuses in another way.
+    // An address that the machine lacks refuses in another way.
     if (connected || errno == ECONNREFUSED) ++addresses;
     EXPECT_TRUE(connected || errno != ECONNREFUSED);
     if (socket >= 0) ::close(socket);
@@ -108,7 +108,7 @@ TEST(ServerLife, DrainCancelsWhatOutlivesItsDeadline) {
 TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
   FakeEngine engine;
   ServerOptions options = patient_options();
-  options.io_threads = 1;  // so that what came first is read first
+  options.io_threads = 1;  // so that earlier bytes are read first
   const auto server = start_server(engine, options);
   Client silent(server->port());
   Client half_header(server->port());
@@ -116,7 +116,7 @@ TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
   Client used(server->port());
   ASSERT_TRUE(half_header.send("POST /v1/completions HTTP/1.1\r\nHost: "));
   ASSERT_TRUE(half_body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"));
-  // The server has accepted the connections, and read what came, before it drains.
+  // The server must have accepted the connections and read their bytes before it drains.
   ASSERT_TRUE(eventually([&] {
     const auto metrics = used.get("/metrics");
     return metrics && metrics->body.find("\nvolley:http_body_bytes 1\n") != std::string::npos;
@@ -130,7 +130,7 @@ TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
   for (Client* client : {&silent, &used, &half_header, &half_body}) EXPECT_TRUE(client->wait_for_close());
 }
 
-// Its file would be refused at its end all the same.
+// Its file would be refused at its end anyway.
 TEST(ServerLife, DrainDoesNotWaitForAnUploadThatGoesOn) {
   FakeEngine engine;
   const fs::path folder = fs::temp_directory_path() / ("volley_life_" + std::to_string(getpid()));
@@ -164,7 +164,7 @@ TEST(ServerLife, DrainDoesNotWaitForAnUploadThatGoesOn) {
   fs::remove_all(folder);
 }
 
-// Whoever sends each piece in time would hold a connection and a part of a file for hours.
+// Otherwise a client that sends each piece in time could hold a connection and part of a file for hours.
 TEST(ServerLife, AnUploadComesAtALeastRate) {
   FakeEngine engine;
   const fs::path folder = fs::temp_directory_path() / ("volley_rate_" + std::to_string(getpid()));
@@ -217,7 +217,7 @@ TEST(ServerLife, DrainDoesNotWaitForAnAnswerThatNobodyTakes) {
   EXPECT_TRUE(ends_before_its_deadline(*server));
 }
 
-// What counts is that a reader takes something: it may take seconds for what the kernel calls a writable socket.
+// Any progress of a reader counts: it may be seconds until the kernel calls the socket writable.
 TEST(ServerLife, DrainWaitsForASlowReader) {
   FakeEngine engine([](const GenerateRequest&) { return large_answer(); });
   const auto server = start_server(engine);
@@ -234,7 +234,7 @@ TEST(ServerLife, DrainWaitsForASlowReader) {
   EXPECT_GT(response->body.size(), kLargeAnswer);
 }
 
-// Cutting off a reader that stalls is the unsent limit's business as long as its request runs.
+// While the request runs, the unsent limit decides about a reader that stalls.
 TEST(ServerLife, DrainLetsTheRequestOfAStalledReaderRun) {
   FakeEngine engine([](const GenerateRequest&) { return endless_script(std::string(40'000, 'w')); }, 20ms);
   const auto server = start_server(engine, with(&ServerOptions::max_unsent_bytes, size_t{1} << 30));
@@ -248,7 +248,7 @@ TEST(ServerLife, DrainLetsTheRequestOfAStalledReaderRun) {
   server->wait();
 }
 
-// The threads that tokenise and apply templates: whoever does not wait any more costs none of their time.
+// An abandoned request takes no more time of the threads that tokenise and apply templates.
 TEST(ServerLife, AWorkerGivesUpWhatNobodyWaitsFor) {
   FakeEngine engine;
   const auto server = start_server(engine);
@@ -274,8 +274,7 @@ TEST(ServerLife, TheTimeLimitHoldsForWorkersToo) {
   EXPECT_TRUE(eventually([&] { return engine.encoding() == 0; }));
 }
 
-// Not everything that a worker does looks at the flag: the client is told all the same, and the caller of wait() learns
-// that it must not wait for the threads.
+// Some work does not look at the flag: the client is told anyway, and wait() tells its caller not to wait.
 TEST(ServerLife, DrainCancelsWhatWorkersDo) {
   for (const bool gives_up : {true, false}) {
     FakeEngine engine;
@@ -307,7 +306,7 @@ TEST(ServerLife, LargeRequestsLeaveWorkersToOthers) {
   EXPECT_EQ(Client(server->port()).post(kPath, kWhole)->status, 200);
 }
 
-// A grammar that takes long to compile holds up others of that kind alone, and no longer than its client is there.
+// A slow grammar delays only other grammars, and no longer than its client stays.
 TEST(ServerLife, GrammarsLeaveWorkersToOthers) {
   FakeEngine engine;
   ServerOptions options = make_options();
@@ -332,7 +331,7 @@ TEST(ServerLife, GrammarsLeaveWorkersToOthers) {
   EXPECT_TRUE(eventually([&] { return engine.compiling() == 0; }));
 }
 
-// Who waits for others' grammars is told in time, and at a stop.
+// A client that waits for others' grammars is told in time, and at a stop.
 TEST(ServerLife, NobodyWaitsForAGrammarLongerThanARequestMay) {
   FakeEngine engine;
   ServerOptions options = make_options();
@@ -400,7 +399,7 @@ TEST(ServerLife, StartErrorsSayWhatToDo) {
   EXPECT_EQ(Server::start(engine, options).error().code, ErrorCode::kInvalidArgument);
 }
 
-// They hung before, in the listener's queue.
+// Without the spare descriptor they hung in the listener's queue.
 TEST(ServerLife, ClientsThatFindNoDescriptorLeftAreTold) {
   FakeEngine engine;
   const auto server = start_server(engine);
@@ -434,11 +433,10 @@ TEST(ServerLife, ClientsThatFindNoDescriptorLeftAreTold) {
   EXPECT_EQ(Client(server->port()).get("/health")->status, 200);
 }
 
-// Whichever descriptor of the server is the first that the process may not have.
+// Holds for each of the server's descriptors that the process may not have.
 TEST(ServerLife, TooManyOpenFilesIsNotAMatterOfThePort) {
 #ifdef __SANITIZE_ADDRESS__
-  // UndefinedBehaviorSanitizer looks at an exception's type through a pipe: without descriptors it calls every one
-  // broken.
+  // UndefinedBehaviorSanitizer checks an exception's type through a pipe, and without descriptors calls it broken.
   GTEST_SKIP() << "the sanitizer needs file descriptors of its own";
 #endif
   FakeEngine engine;

@@ -47,7 +47,7 @@ TEST(Server, AnswersOnOneConnectionAgainAndAgain) {
 TEST(Server, ADisconnectCancelsTheRequest) {
   FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
   const auto server = start_server(engine);
-  open_stream(server->port());  // its text does not wait for the end of the request
+  open_stream(server->port());  // its text comes before the request ends
   EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; }));
   {
     Client waiting(server->port());
@@ -59,7 +59,7 @@ TEST(Server, ADisconnectCancelsTheRequest) {
   EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
 }
 
-// An answer whose last byte was written is delivered, whatever the client does then.
+// An answer whose last byte was written is delivered, whatever the client does next.
 TEST(Server, AClientThatLeavesWithItsAnswerHadIt) {
   constexpr int kAnswers = 500;
   std::ostringstream log;
@@ -93,8 +93,8 @@ TEST(Server, ASlowReaderIsBoundedAndCancelled) {
   const auto server = start_server(engine, with(&ServerOptions::write_timeout, 300ms));
   Client client(server->port(), 4096);
   ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
-  // Nobody reads: the kernel's buffers fill, then the mailbox, which holds more than fits into them: so the write that
-  // empties the mailbox must time out.
+  // The client does not read. The kernel's buffers fill, then the mailbox, which holds more than they do, so the write
+  // that empties it must time out.
   EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; }));
   Client observer(server->port());
   EXPECT_TRUE(eventually([&] {
@@ -147,7 +147,7 @@ TEST(Server, ARequestSentDuringAStreamIsAnsweredAfterIt) {
   EXPECT_EQ(health->status, 200);
 }
 
-// The end of an answer and the arrival of the next request race: whichever comes first, nothing may be lost.
+// An answer's end and the next request race; in either order, both must be handled.
 TEST(Server, RequestsThatArriveWhileAnAnswerEnds) {
   constexpr int kRequests = 300;
   FakeEngine engine({}, 20us);
@@ -227,7 +227,7 @@ TEST(Server, OversizeHeadersAndBodies) {
     EXPECT_EQ(response->status, 431);
   }
   {
-    // Announced, and not sent: refused by its length alone.
+    // Announced but not sent: its length alone gets it refused.
     Client client(server->port());
     client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n");
     const auto response = client.receive();
@@ -235,7 +235,7 @@ TEST(Server, OversizeHeadersAndBodies) {
     EXPECT_EQ(response->status, 413);
   }
   {
-    // Not announced: refused when the limit is reached, and the answer survives what is still being sent.
+    // Not announced: refused at the limit, and the answer survives further bytes from the client.
     Client client(server->port());
     client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5f5e100\r\n");
     for (int i = 0; i < 30; ++i) client.send(std::string(10'000, 'x'));
@@ -266,7 +266,7 @@ TEST(Server, ExpectContinue) {
   EXPECT_EQ(client.receive()->status, 200);
 }
 
-// Without a key nobody's megabytes are kept in memory: the answer comes before the body, and instead of "100 Continue".
+// A body without a key is not kept in memory: the answer comes before it, instead of "100 Continue".
 TEST(Server, WhoIsNotLetInSendsNoBody) {
   FakeEngine engine;
   const auto server = start_server(engine, with(&ServerOptions::api_keys, {"sesame"}));
@@ -278,7 +278,7 @@ TEST(Server, WhoIsNotLetInSendsNoBody) {
                 "\r\n");
     auto response = client.receive();
     if (response && response->status != 100) {
-      client.send(std::string(1'000'000, ' '));  // what a client was about to send reaches nobody, and breaks nothing
+      client.send(std::string(1'000'000, ' '));  // the client's further bytes are ignored, and do no harm
       EXPECT_TRUE(client.wait_for_close()) << path << head;
       EXPECT_EQ(response->headers.at("connection"), "close");
       EXPECT_EQ(response->headers.at("x-request-id"), "mine");
@@ -321,7 +321,7 @@ TEST(Server, ARequestThatNeverEndsTimesOut) {
   EXPECT_TRUE(silent.wait_for_close()) << "an idle connection is closed";
 }
 
-// What is known of a request that is refused before it has come whole is in the answer, the log and the metrics.
+// For a request refused before it has fully arrived, the known part is in the answer, the log and the metrics.
 TEST(Server, ARefusalKeepsTheHead) {
   FakeEngine engine;
   ServerOptions options = make_options();
@@ -408,7 +408,7 @@ TEST(Server, ListensBeforeTheEngineIsThere) {
 
 TEST(Server, ARequestThatTakesTooLongEndsAndTheConnectionLivesOn) {
   FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
-  // The stream begins before that.
+  // The stream begins before the limit.
   const auto server = start_server(engine, with(&ServerOptions::request_timeout, 2s));
   Client client(server->port());
   const auto whole = client.post(kPath, kWhole);
@@ -422,7 +422,7 @@ TEST(Server, ARequestThatTakesTooLongEndsAndTheConnectionLivesOn) {
   EXPECT_EQ(client.get("/health")->status, 200);
 }
 
-// Every answer says which request it belongs to, and pages of allowed origins may read all of them.
+// Every answer names its request, and pages of allowed origins may read all of them.
 TEST(Server, HeadersOfEveryAnswer) {
   FakeEngine engine;
   ServerOptions options = make_options();

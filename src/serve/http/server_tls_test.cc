@@ -1,5 +1,4 @@
-// TLS of the server's connections with a client on plain sockets, so that the sanitizers see it: clients that leave,
-// end their side, stall or read nothing.
+// TLS with a client on plain sockets, so that sanitizers see it: clients leave, end their side, stall or read nothing.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/tcp.h>
@@ -27,7 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
-// A key and its certificate in one file, for as long as this lives.
+// A key and its certificate in one file, during this object's life.
 class Certificate {
  public:
   Certificate() {
@@ -82,7 +81,7 @@ class TlsClient {
   void send(const std::string& bytes) {
     EXPECT_EQ(SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())), static_cast<int>(bytes.size()));
   }
-  // Until `text` has come, or the connection ends.
+  // Reads until `text` has come, or the connection ends.
   std::string receive(const std::string& text) {
     std::string received;
     char bytes[4096];
@@ -93,7 +92,7 @@ class TlsClient {
     }
     return received;
   }
-  // As the records that send() would send.
+  // The records that send() would send.
   std::string sealed(const std::string& bytes) {
     BIO* records = BIO_new(BIO_s_mem());
     SSL_set0_wbio(ssl_.get(), records);
@@ -170,7 +169,7 @@ TEST_F(ServerTls, WhoEndsItsSideGetsItsAnswer) {
   }
 }
 
-// A part of a record is no request yet: reading it must be given up, whatever step it is at, when there is an answer.
+// A part of a record is no request yet: when an answer is ready, reading it must be given up at any step.
 TEST_F(ServerTls, AnAnswerDoesNotWaitForTheRestOfTheNextRequest) {
   FakeEngine engine;
   const auto server = start_server(engine, options());
@@ -216,8 +215,8 @@ TEST_F(ServerTls, StopEndsHandshakesAndStreams) {
   EXPECT_TRUE(server->wait());
 }
 
-// The interim response that precedes the answer of who has ended its side finds the kernel's buffer full. How many
-// answers fill it differs from kernel to kernel.
+// The interim response for a client that has ended its side finds the kernel's buffer full. The number of answers that
+// fill it depends on the kernel.
 TEST_F(ServerTls, WhoReadsNothingHoldsNoConnection) {
   FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
   ServerOptions limited = options();
@@ -227,7 +226,7 @@ TEST_F(ServerTls, WhoReadsNothingHoldsNoConnection) {
   std::vector<std::unique_ptr<TlsClient>> clients;
   for (int answers = 0; answers < 24; ++answers) {
     clients.push_back(std::make_unique<TlsClient>(server->port(), 4096));
-    std::string all;  // at once: a server that has given up takes no second piece
+    std::string all;  // at once, because a server that has given up takes no second piece
     for (int i = 0; i < answers; ++i) all += Client::get_text("/openapi.json");
     clients.back()->send(all + Client::post_text(kPath, kWhole));
     clients.back()->end_in_tls();

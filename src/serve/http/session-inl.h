@@ -1,9 +1,9 @@
 // One connection of the server: its beginning and its end. session_read-inl.h reads requests, session_answer-inl.h
-// answers them, session_watch-inl.h watches for the client's end and for deadlines. Included by server.cc alone: files
-// with Asio and Beast in them are by far the slowest to compile, so there is one.
+// answers them, session_watch-inl.h watches for the client's end and for deadlines. Only server.cc includes these,
+// because files with Asio and Beast are by far the slowest to compile.
 //
-// Threads: each connection is a coroutine on a strand of its own, so a Session's members need no lock. Work that takes
-// long goes to a pool.
+// Threads: each connection is a coroutine on its own strand, so a Session's members need no lock. A pool does long
+// work.
 #pragma once
 
 #include <atomic>
@@ -23,24 +23,23 @@ namespace volley::serve::transport {
 
 constexpr size_t kWriteBytes = size_t{64} << 10;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-constexpr Milliseconds kLinger{2000};  // for a client to stop sending what nobody reads
+constexpr Milliseconds kLinger{2000};  // for a client to stop sending unread bytes
 constexpr Milliseconds kAskAgain{50};  // see Session::expire()
 
-// While the server drains, in place of the limits of normal times:
+// Limits while the server drains:
 constexpr Milliseconds kDrainIdle{0};
 constexpr Milliseconds kDrainRead{500};  // for the rest of a request that has begun to arrive
 constexpr Milliseconds kDrainLinger{500};
 constexpr Milliseconds kDrainHandshake{0};
-constexpr Milliseconds kGoodbye{500};  // for the end of TLS to be taken, at any time
-// How often a client that has only an answer to take is looked at: one that takes nothing is noticed after one to two
-// of these.
+constexpr Milliseconds kGoodbye{500};  // for the end of TLS, at any time
+// Interval of looks at a client that only takes its answer: one that takes nothing is noticed after one or two.
 constexpr Milliseconds kDrainWrite{1000};
 
 inline auto token(error_code& error) {
   return asio::redirect_error(asio::use_awaitable, error);
 }
 
-// One connection: reads a request, answers it, and again. Created shared; kept alive by its coroutine.
+// One connection: reads a request, answers it, and repeats. Created shared; its coroutine keeps it alive.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(tcp::socket socket, Shared& shared)
@@ -56,7 +55,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   asio::awaitable<void> run();
 
-  // The rest: on the strand.
+  // The rest runs on the strand.
   void drain() {
     if (ends_at_) schedule();
   }
@@ -68,7 +67,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   using Parser = http::request_parser<TextBody>;
-  // What is to be answered before the connection is closed, instead of reading the body.
+  // The answer to send before closing the connection, instead of reading the body.
   using Refusal = std::optional<HttpResponse>;
 
   asio::awaitable<bool> shake_hands();
@@ -104,7 +103,7 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> end_watch();  // after job_ and generation_ were reset
   asio::awaitable<void> wait_signal();
   void notify();
-  // Every operation on the socket ends with an error.
+  // Makes every operation on the socket fail.
   void interrupt() {
     error_code closed_already;
     stream_.socket().cancel(closed_already);
@@ -117,32 +116,32 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Shared& shared_;
   Stream stream_;
-  std::string whose_;  // the request that was read last is
+  std::string whose_;  // sender of the last request
   BodyShare body_share_;
-  boost::beast::flat_buffer buffer_;  // bytes received and not yet parsed: the next request of a pipelining client
+  boost::beast::flat_buffer buffer_;  // received but unparsed bytes: a pipelining client's next request
   asio::steady_timer deadline_;
-  uint64_t deadline_turn_ = 0;                // a deadline that was set for an earlier turn does nothing
+  uint64_t deadline_turn_ = 0;                // a deadline of an earlier turn does nothing
   std::optional<Clock::time_point> ends_at_;  // nothing: no deadline is set
   Milliseconds when_draining_{0};
   bool timed_out_ = false;
   bool writing_ = false;
-  bool answer_begun_ = false;       // something of this request's answer was written
+  bool answer_begun_ = false;       // a part of this request's answer was written
   bool interim_responses_ = false;  // its client understands them
   bool sending_interim_ = false;    // through TLS, which takes one write at a time
   int64_t written_bytes_ = 0;       // given to the kernel
   int64_t taken_before_ = 0;        // taken_bytes() when the deadline was scheduled, while draining
-  asio::steady_timer time_limit_;   // of the request that is being answered
+  asio::steady_timer time_limit_;   // for the request that is being answered
   uint64_t limit_turn_ = 0;
-  bool over_time_ = false;     // it is past that
+  bool over_time_ = false;     // time_limit_ has passed
   asio::steady_timer signal_;  // never expires: cancelling it wakes the coroutine
   bool signalled_ = false;
   asio::cancellation_signal watch_cancel_;
   bool watching_ = false;
-  bool end_seen_ = false;     // by the watch: the client sends nothing more
-  bool gone_ = false;         // nobody to answer: the client left, or the server stops
+  bool end_seen_ = false;     // the watch saw that the client sends no more
+  bool gone_ = false;         // the client left, or the server stops
   std::shared_ptr<Job> job_;  // while a worker has the request
   std::shared_ptr<Generation> generation_;
-  std::shared_ptr<FileUpload> upload_;  // of the request that was read last
+  std::shared_ptr<FileUpload> upload_;  // for the last request
 };
 
 inline asio::awaitable<void> Session::run() {
@@ -155,7 +154,7 @@ inline asio::awaitable<void> Session::run() {
   co_await say_goodbye();
 }
 
-// False: there will be no TLS with this client. One that speaks plain HTTP is told so in its language.
+// False: the TLS handshake failed. A client that speaks plain HTTP gets an answer in it.
 inline asio::awaitable<bool> Session::shake_hands() {
   if (!stream_.encrypted()) co_return true;
   error_code error;
@@ -166,7 +165,8 @@ inline asio::awaitable<bool> Session::shake_hands() {
   if (gone_) co_return false;
   shared_.api.log().debug("a TLS handshake failed: " + (timed_out_ ? "it took too long" : openssl_reason(error)));
   stream_.give_up_tls();
-  // Any other failure has sent the client an alert: it is read before a closed socket would reset the connection.
+  // The client was sent an alert for any other failure. Its bytes are read, because a closed socket would otherwise
+  // reset the connection.
   if (is_plain_http(error)) {
     HttpResponse response = error_response(http_error(400, "This port takes HTTPS alone: write https:// in the URL."));
     co_await close_with(Exchange(shared_.api), std::move(response));
@@ -176,7 +176,7 @@ inline asio::awaitable<bool> Session::shake_hands() {
   co_return false;
 }
 
-// Tells a client of TLS that nothing was cut off. Does not wait for its goodbye.
+// Tells a TLS client that its data are complete, without waiting for its goodbye.
 inline asio::awaitable<void> Session::say_goodbye() {
   if (!stream_.encrypted() || gone_) co_return;
   SSL* native = stream_.tls().native_handle();

@@ -1,4 +1,4 @@
-// A connection answers a request. Included by server.cc alone, as session-inl.h is.
+// Answers a connection's request. Only server.cc includes this, like session-inl.h.
 #pragma once
 
 #include <algorithm>
@@ -38,8 +38,8 @@ inline asio::awaitable<bool> Session::answer(Exchange& exchange) {
   co_return (sent && exchange.reusable() && !gone_);
 }
 
-// The reply, or why there is none: the client left, the time is up, or the server stops. A worker that is not done by
-// then goes on alone until it looks at the flag.
+// Returns the reply, or why there is none: the client left, the time is up, or the server stops. A busy worker then
+// continues alone until it looks at the flag.
 inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   auto wake = [weak = weak_from_this(), executor = executor()] {
     asio::post(executor, [weak] {
@@ -56,7 +56,7 @@ inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   const auto job = job_ = std::make_shared<Job>();
   job->request = exchange.hand_over();
   job->upload = std::move(upload_);
-  // What is left once there is a reply, or will be none.
+  // Runs once there is a reply, or no reply will come.
   const auto end = [job, share = std::make_shared<BodyShare>(std::move(body_share_)), weak = weak_from_this(),
                     executor = executor()] {
     job->upload.reset();
@@ -97,7 +97,7 @@ inline void Session::cancel_job() {
   notify();
 }
 
-// Takes the room that a whole answer needs until its client has read it. Where there is none, it becomes a 503.
+// Reserves room for a whole answer until its client has read it. Without room, the answer becomes a 503.
 inline void Session::take_room(HttpResponse& response, SharedSpace::Hold& room) const {
   if (response.body.size() <= kSmallBytes || room.grow_to(whose_, response.body.size())) return;
   response = error_response(
@@ -115,7 +115,7 @@ inline asio::awaitable<bool> Session::send_response(Exchange& exchange, HttpResp
   co_return (written && exchange.reusable());
 }
 
-// False: the client left, or the disk failed; the connection ends then, because more bytes were announced.
+// False: the client left, or the disk failed. The connection then ends, because more bytes were announced.
 inline asio::awaitable<bool> Session::send_file(const OpenFile& file) {
   std::string piece;
   for (size_t sent = 0; sent < file.bytes && !gone_; sent += piece.size()) {
@@ -130,7 +130,7 @@ inline asio::awaitable<bool> Session::send_file(const OpenFile& file) {
   co_return !gone_;
 }
 
-// The answer of a generation, until its end or until there is nobody to send it to.
+// Sends a generation's answer to its end, or until the client is gone.
 inline asio::awaitable<bool> Session::send_generation(Exchange& exchange) {
   while (!gone_) {
     Generation::Output output = generation_->take();
@@ -149,7 +149,7 @@ inline void Session::limit_time() {
   over_time_ = false;
   if (shared_.options.request_timeout.count() == 0) return;
   time_limit_.expires_after(shared_.options.request_timeout);
-  // Cancelling comes too late for a call that is on its way already: it would find the next request.
+  // Cancelling is too late for a call under way, which would then find the next request.
   time_limit_.async_wait([self = shared_from_this(), turn = ++limit_turn_](error_code error) {
     if (error || turn != self->limit_turn_) return;
     self->over_time_ = true;
@@ -159,16 +159,16 @@ inline void Session::limit_time() {
   });
 }
 
-// In slices, so that a slow but steady reader of a large answer has time in proportion to its size. All of them at the
-// least rate, as a large answer holds memory.
-// True: the kernel has taken all of it, whatever became of the client since then.
+// Writes in slices, so that a slow but steady reader has time in proportion to the answer's size. All slices together
+// keep the least rate, because a large answer holds memory. True: the kernel has taken all bytes, even if the client
+// has left since.
 inline asio::awaitable<bool> Session::write(std::string_view bytes) {
   error_code error;
   if (sending_interim_) {
-    arm(shared_.options.write_timeout, kDrainWrite);  // a client that reads nothing keeps that one waiting, too
+    arm(shared_.options.write_timeout, kDrainWrite);  // a client that reads nothing delays that write, too
     while (sending_interim_) co_await wait_signal();
     disarm();
-    notify();  // who waits next looks at what the signals were for
+    notify();  // the next waiter looks at the signals' causes
   }
   writing_ = true;
   if (!bytes.empty()) answer_begun_ = true;
@@ -191,12 +191,12 @@ inline asio::awaitable<bool> Session::write(std::string_view bytes) {
   co_return bytes.empty();
 }
 
-// Closing a socket while bytes arrive resets the connection, and the client may lose the answer it was sent. So read on
-// for a moment, into nothing.
+// Closing a socket while bytes arrive resets the connection, and the client may lose its answer. So this reads for a
+// moment and drops the bytes.
 inline asio::awaitable<void> Session::linger() {
   error_code error;
   co_await say_goodbye();
-  tcp::socket& socket = stream_.socket();  // TLS is over by now
+  tcp::socket& socket = stream_.socket();  // TLS has ended
   socket.shutdown(tcp::socket::shutdown_send, error);
   arm(kLinger, kDrainLinger);
   while (!error && !gone_) {

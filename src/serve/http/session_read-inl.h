@@ -1,4 +1,4 @@
-// A connection reads a request, or refuses it. Included by server.cc alone, as session-inl.h is.
+// Reads or refuses a connection's request. Only server.cc includes this, like session-inl.h.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ inline HttpResponse too_many_bodies() {
   return error_response(http_error(503, "Too many large requests are arriving at once. Try again in a moment."));
 }
 
-// Asio takes a socket whose end it has read for one without news: the next read would wait for ever for more. To ask
-// whether it can be read makes it look again.
+// After reading a socket's end, Asio assumes that no news are there, and the next read would wait for ever. Asking
+// whether the socket is readable makes Asio look again.
 inline asio::awaitable<void> Session::look_again() {
   error_code error;
   arm(shared_.options.idle_timeout, kDrainIdle);
@@ -24,8 +24,8 @@ inline asio::awaitable<void> Session::look_again() {
   disarm();
 }
 
-// False: the connection ended, timed out or is drained before a new request began. An empty line before it counts as
-// nothing: some clients send one behind a body.
+// False: the connection ended, timed out or is drained before a new request. Empty lines are skipped, because some
+// clients send one behind a body.
 inline asio::awaitable<bool> Session::wait_for_bytes() {
   constexpr std::string_view kEmptyLine = "\r\n";
   const auto received = [this] {
@@ -46,7 +46,7 @@ inline asio::awaitable<bool> Session::wait_for_bytes() {
   }
 }
 
-// Nothing: the connection is to be closed; what the client could be told, it was.
+// Nothing: close the connection; the client was told what it could be.
 inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   if (end_seen_) co_await look_again();
   if (!co_await wait_for_bytes()) co_return std::nullopt;
@@ -63,7 +63,7 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   Refusal refused;
   bool upload = false, keep_alive = false;
   const bool head_known = !error || error == http::error::body_limit;
-  if (head_known) {  // what the limit is, the head says
+  if (head_known) {  // the head decides the limit
     request = request_head(parser.get());
     upload = shared_.api.takes_upload(request);
     request.client = network_of(stream_.remote_address());
@@ -82,7 +82,7 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
       if (!co_await write(kContinue)) co_return std::nullopt;
       arm(shared_.options.receive_timeout, kDrainRead);
     }
-    // Two statements: gcc 12 awaits both sides of a conditional expression.
+    // Two statements, because gcc 12 awaits both sides of a conditional expression.
     if (!refused && upload) refused = co_await read_upload(parser, request, error);
     if (!refused && !upload) refused = co_await read_body(parser, error);
   }
@@ -102,18 +102,18 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   co_return std::optional<Exchange>(std::in_place, shared_.api, std::move(request), http_1_0, keep_alive);
 }
 
-// The client is who sent the key. Where there are no keys, the address stands for it.
+// The client is identified by its key, or without keys by its address.
 inline std::string Session::whose(const HttpRequest& request) const {
   return shared_.options.api_keys.empty() ? request.client : shared_.api.tenant_of(request);
 }
 
-// By the head alone. What is refused although its end is known and near is not refused here, but when it is handled:
-// then the connection can go on.
+// Refuses by the head alone. A request whose end is known and near is refused later by the handler, so that the
+// connection can go on.
 inline Session::Refusal Session::refusal(const Parser& parser, const HttpRequest& request, bool asks) const {
   if (const auto error = framing_error(head_fields(parser.get(), request))) return error_response(*error);
   if (!shared_.hosts.allow(request.host)) return error_response(host_not_allowed(request.host));
   auto admitted = shared_.api.admit(request);
-  // Only a POST has a use for a body.
+  // Only a POST needs a body.
   if (std::holds_alternative<Route>(admitted) && request.method != "POST" && !is_short(parser)) {
     admitted = error_response(http_error(413, "This address takes no body. Send the request without one."));
   }
@@ -133,8 +133,8 @@ inline asio::awaitable<Session::Refusal> Session::read_body(Parser& parser, erro
   co_return std::nullopt;
 }
 
-// A file goes to the disk as it comes, a piece at a time, by a worker: a disk may be slow. A client must send each
-// piece in time, and all of them at the least rate; the disk's time is not its own.
+// A worker writes a file to the disk piece by piece, because a disk may be slow. The client must send each piece in
+// time, and all at the least rate; the disk's time does not count.
 inline asio::awaitable<Session::Refusal> Session::read_upload(Parser& parser, const HttpRequest& request,
                                                               error_code& error) {
   auto begun = shared_.api.begin_upload(request);
@@ -160,7 +160,7 @@ inline asio::awaitable<Session::Refusal> Session::read_upload(Parser& parser, co
     piece.clear();
     if (gone_) error = asio::error::operation_aborted;
     if (parser.is_done()) break;
-    if (shared_.draining) co_return stopping_response();  // its end would get no other answer
+    if (shared_.draining) co_return stopping_response();  // its end would get the same answer
     if (!good && !is_short(parser)) co_return upload_->failure();
     const auto left = std::chrono::duration_cast<Milliseconds>(all_by - Clock::now());
     arm(std::clamp(left, Milliseconds(0), timeout), kDrainRead);
@@ -168,10 +168,10 @@ inline asio::awaitable<Session::Refusal> Session::read_upload(Parser& parser, co
   co_return std::nullopt;
 }
 
-// Waits for it, whatever becomes of the connection: `work` may use what the caller has.
+// Waits for the work in any case, because `work` may use the caller's objects.
 template <typename Work>
 asio::awaitable<void> Session::on_worker(Work work) {
-  const auto done = std::make_shared<bool>(false);  // of the strand
+  const auto done = std::make_shared<bool>(false);  // on the strand
   shared_.workers.post(Workers::kDisk, whose_, [&work, done, weak = weak_from_this(), executor = executor()] {
     work();
     asio::post(executor, [done, weak] {
@@ -182,8 +182,8 @@ asio::awaitable<void> Session::on_worker(Work work) {
   while (!*done) co_await wait_signal();
 }
 
-// Answers what could not be read as a whole request, if anybody is left to listen. `exchange`: what is known of it.
-// Where the next request would begin is not known after that, so the connection ends.
+// Answers an incomplete or invalid request, if the client is still there. `exchange`: the known part. The connection
+// ends, because the start of the next request is unknown.
 inline asio::awaitable<void> Session::refuse(Exchange exchange, error_code error, size_t body_limit) {
   HttpResponse response;
   if (timed_out_ && shared_.draining) {
@@ -204,7 +204,7 @@ inline asio::awaitable<void> Session::refuse(Exchange exchange, error_code error
   co_await close_with(std::move(exchange), std::move(response));
 }
 
-// The answer to a client that may still be sending.
+// Answers a client that may still be sending.
 inline asio::awaitable<void> Session::close_with(Exchange exchange, HttpResponse response) {
   co_await send_response(exchange, std::move(response));
   co_await linger();

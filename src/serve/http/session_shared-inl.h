@@ -1,5 +1,5 @@
-// What all connections of the server share, and what they do with the head of a request. Included by session-inl.h
-// and tests/fuzz/http.cc.
+// State that all connections share, and the handling of a request's head. Included by session-inl.h and
+// tests/fuzz/http.cc.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using Clock = asio::steady_timer::clock_type;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr size_t kReadBytes = size_t{64} << 10;
-// A body or an answer of that size has room however many large ones there are.
+// A body or answer of this size always has room.
 constexpr size_t kSmallBytes = size_t{64} << 10;
 
 template <typename Message>
@@ -42,7 +42,7 @@ std::vector<std::string_view> field_values(const Message& message, http::field n
   return found;
 }
 
-// All but the body.
+// Reads all but the body.
 template <typename Message>
 HttpRequest request_head(const Message& message) {
   const auto header = [&](auto name) { return std::string(message[name]); };
@@ -65,7 +65,7 @@ HttpRequest request_head(const Message& message) {
   return request;
 }
 
-// `request`: what request_head() made of the message.
+// `request`: request_head()'s result for the message.
 template <typename Message>
 HeadFields head_fields(const Message& message, const HttpRequest& request) {
   return {message.version() < 11, message.count(http::field::content_length) > 0,
@@ -73,7 +73,7 @@ HeadFields head_fields(const Message& message, const HttpRequest& request) {
           request.host};
 }
 
-// The rest of a request that is refused already is read, and the connection kept, where it costs no more than this.
+// The rest of a refused request is read, and the connection kept, if that costs no more than this.
 template <typename Parser>
 bool is_short(const Parser& parser) {
   return parser.is_done() || parser.content_length_remaining().value_or(kReadBytes + 1) <= kReadBytes;
@@ -83,12 +83,12 @@ inline HttpResponse stopping_response() {
   return error_response(http_error(503, "The server is stopping. Send the request again."));
 }
 
-// One of the largest size fits wherever so much is free.
+// One body of the largest size fits wherever that much is free.
 inline FairSpace::Limits room_for(size_t total, size_t largest) {
   return {.total = std::max(total, largest), .always = largest};
 }
 
-// What every session shares.
+// Shared by all sessions.
 struct Shared {
   explicit Shared(const ServerOptions& server_options)
       : options(server_options),
@@ -104,10 +104,10 @@ struct Shared {
   std::atomic<bool> draining{false};
   SharedSpace bodies;   // see ServerOptions::max_total_body_bytes
   SharedSpace answers;  // see ServerOptions::max_total_response_bytes
-  Workers workers;      // last: what they still do uses the rest
+  Workers workers;      // last, because running work uses the rest
 };
 
-// What one connection holds of a body, counted among all. Goes with the body to the worker that reads it.
+// One connection's part of the bytes counted over all. It goes with the body to the worker that reads it.
 class BodyShare {
  public:
   explicit BodyShare(Shared& shared) : shared_(shared), share_(shared.bodies) {}
@@ -116,8 +116,7 @@ class BodyShare {
       : shared_(other.shared_), share_(std::move(other.share_)), size_(std::exchange(other.size_, 0)) {}
   BodyShare& operator=(BodyShare&&) = delete;
 
-  // False: all connections together, or all of this client's, would hold too much. The share is given back then: the
-  // body is to be dropped.
+  // False: all connections, or this client's, would hold too much. The share is given back; the body must be dropped.
   bool grow_to(const std::string& whose, size_t size) {
     if (size > kSmallBytes && !share_.grow_to(whose, size)) {
       release();

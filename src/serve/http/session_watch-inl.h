@@ -1,5 +1,4 @@
-// A connection watches its client while it answers, and its deadlines. Included by server.cc alone, as session-inl.h
-// is.
+// Watches a connection's client and its deadlines during an answer. Only server.cc includes this, like session-inl.h.
 #pragma once
 
 #include <linux/sockios.h>
@@ -15,8 +14,8 @@
 
 namespace volley::serve::transport {
 
-// While an answer is on its way, reads what the client sends: to learn at once that it is gone. What comes is kept as
-// the start of the next request; a client that sends more than fits is no longer watched.
+// While an answer is under way, reads the client's bytes to learn at once that it has left. The bytes are kept as the
+// start of the next request; a client that sends more than fits is no longer watched.
 inline void Session::watch() {
   if (gone_ || watching_ || buffer_.max_size() - buffer_.size() < kReadBytes / 2) return;
   stream_.async_read_some(
@@ -32,16 +31,16 @@ inline void Session::watch() {
           self->watch_for_reset();
           if (!self->answer_begun_ && self->interim_responses_) self->send_interim();
         } else {
-          // An end that comes when the answer is ready is no reason not to send it.
+          // A client's end that comes with a ready answer must not prevent its sending.
           self->end_of_watch(error && error != asio::error::operation_aborted && !is_end_of_stream(error));
         }
       }));
   watching_ = true;
 }
 
-// The client sends nothing more. Whether it still reads, its end of stream does not say: it is gone if it resets the
-// connection when bytes come. The answer's first bytes may be far, so one that has not begun is preceded by an interim
-// response, which clients of HTTP/1.1 pass over.
+// The client has ended its side, but may still read: it is gone if it resets the connection when bytes come. The
+// answer's first bytes may be far away, so an interim response, which HTTP/1.1 clients skip, tests the connection
+// before.
 inline void Session::watch_for_reset() {
   stream_.socket().async_wait(
       tcp::socket::wait_error,
@@ -57,8 +56,8 @@ inline void Session::watch_for_reset() {
   watching_ = true;
 }
 
-// Asio may end a wait for an error without one: an event of a closed connection can reach the one that took its place
-// in Asio's tables. A read or a write tries again then, a wait does not look.
+// Asio may end a wait for an error without one: an event of a closed connection can reach its successor in Asio's
+// tables. A read or a write then tries again, but a wait does not look.
 inline bool Session::was_reset() {
   pollfd state{stream_.socket().native_handle(), 0, 0};  // errors are reported unasked
   return ::poll(&state, 1, 0) != 0;
@@ -78,26 +77,26 @@ inline void Session::send_interim() {
   const ssize_t sent =
       ::send(stream_.socket().native_handle(), kContinue.data(), kContinue.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent > 0) written_bytes_ += sent;
-  // Without room for so little the client reads nothing; with room for a part of it, nothing can follow.
+  // A client without room for so few bytes reads nothing. If only a part fits, nothing can follow it.
   if (sent >= 0 ? static_cast<size_t>(sent) != kContinue.size() : errno != EAGAIN) leave();
 }
 
-// end_watch() may be waiting for this very call, which cancelling came too late for.
+// end_watch() may be waiting for this call, which was cancelled too late.
 inline void Session::end_of_watch(bool client_left) {
   if (client_left) leave();
   notify();
 }
 
-// There is nobody to answer any more.
+// Ends the answer, because the client is gone.
 inline void Session::leave() {
   gone_ = true;
-  interrupt();  // a write that waits for the client
+  interrupt();  // also ends a write that waits for the client
   if (generation_) generation_->abandon();
   cancel_job();
 }
 
-// A read through TLS has several steps, and a cancellation that comes between two of them is lost. Then the deadline
-// interrupts it: the client may send the rest of what it has begun much later, or never.
+// A TLS read has several steps, and a cancellation between two of them is lost. The deadline then interrupts it,
+// because the client may send the rest much later, or never.
 inline asio::awaitable<void> Session::end_watch() {
   if (!watching_) co_return;
   arm(kAskAgain, kAskAgain);
@@ -121,8 +120,8 @@ inline void Session::notify() {
   signal_.cancel();
 }
 
-// Ends the socket's operations with an error if they last longer than `timeout`, or than `when_draining` from the
-// moment the server drains. A write may take more of the second limit, see expire().
+// Makes the socket's operations fail if they last longer than `timeout`, or than `when_draining` once the server
+// drains. A write may get more of the second limit, see expire().
 inline void Session::arm(Milliseconds timeout, Milliseconds when_draining) {
   timed_out_ = false;
   ends_at_ = Clock::now() + timeout;
@@ -148,21 +147,21 @@ inline void Session::schedule() {
   });
 }
 
-// Draining waits for clients that take their answer, however slowly, and for requests that still run, but not for a
-// client that only keeps the server from ending.
+// Draining waits for clients that take their answer, however slowly, and for running requests, but not for a client
+// that only keeps the server from ending.
 inline void Session::expire() {
   const bool worth_waiting = writing_ && ((generation_ && generation_->running()) || taken_bytes() != taken_before_);
   if (!worth_waiting || Clock::now() >= *ends_at_) {
     timed_out_ = true;
     interrupt();
-    // An operation that is just over was not interrupted, and the next one may have no end: so until disarm().
+    // The interrupt misses an operation that has just ended, and the next may be endless: repeats until disarm().
     ends_at_ = Clock::now() + kAskAgain;
   }
   schedule();
 }
 
-// What the client's kernel has acknowledged. A socket takes the next write only when much of its buffer is free again,
-// which says too late that a slow client does read.
+// Bytes that the client's kernel has acknowledged. A socket takes the next write only when much of its buffer is free,
+// which shows a slow reader's progress too late.
 inline int64_t Session::taken_bytes() {
   int queued = 0;
   if (!stream_.socket().is_open() || ::ioctl(stream_.socket().native_handle(), SIOCOUTQ, &queued) != 0) queued = 0;

@@ -5,8 +5,8 @@
 
 namespace volley::serve::transport {
 
-// Beast's own body makes room for all that a head announces at once. This one grows as its bytes come, which are
-// counted then, and whoever reads a large one may empty it meanwhile.
+// Beast's own body allocates all that a head announces. This one grows with its bytes, which are counted, and a reader
+// of a large one may empty it meanwhile.
 struct TextBody : boost::beast::http::string_body {
   class reader : public boost::beast::http::string_body::reader {
     using Base = boost::beast::http::string_body::reader;

@@ -1,6 +1,6 @@
-// TLS of the server's connections. Included by session_shared-inl.h and server.cc alone, as session-inl.h is.
+// TLS of the server's connections. Only session_shared-inl.h and server.cc include this, like session-inl.h.
 //
-// Threads: make_tls_context() any; a Stream on its connection's strand.
+// Threads: make_tls_context() on any; a Stream on its connection's strand.
 #pragma once
 
 #include <openssl/err.h>
@@ -21,7 +21,7 @@ namespace volley::serve::transport {
 
 namespace ssl = boost::asio::ssl;
 
-// What OpenSSL says is wrong, in its words.
+// OpenSSL's reason, in its words.
 inline std::string openssl_reason(const boost::system::error_code& error) {
   const char* reason = ERR_reason_error_string(static_cast<unsigned long>(error.value()));
   return reason != nullptr ? reason : error.message();
@@ -34,7 +34,7 @@ inline Result<std::string> read_pem(const char* option, const std::string& path)
   return text;
 }
 
-// Clients that offer names of protocols get HTTP/1.1 or, where they do not offer it, no answer to that.
+// Clients that offer protocol names get HTTP/1.1, or no choice if they do not offer it.
 inline int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* size, const unsigned char* offered,
                            unsigned int offered_size, void*) {
   static constexpr unsigned char kOurs[] = "\x08http/1.1";
@@ -59,7 +59,7 @@ inline Status take_client_authorities(ssl::context& context, const TlsOptions& o
   }
   const bool required = options.client_certificate == Wanted::kRequired;
   context.set_verify_mode(ssl::verify_peer | (required ? ssl::verify_fail_if_no_peer_cert : 0));
-  // Sessions of clients that showed a certificate are resumed within this context alone.
+  // A session with a client certificate is resumed within this context alone.
   constexpr unsigned char kName[] = "volley";
   SSL_CTX_set_session_id_context(context.native_handle(), kName, sizeof(kName) - 1);
   return {};
@@ -130,7 +130,7 @@ class Stream {
   }
   bool encrypted() const { return tls_.has_value(); }
   ssl::stream<Socket&>& tls() { return *tls_; }  // REQUIRES: encrypted()
-  // Not after the handshake failed: then nothing can be said in TLS.
+  // After a failed handshake no TLS message can be sent.
   void give_up_tls() { tls_.reset(); }
 
   template <typename Buffers, typename Token>
@@ -155,12 +155,12 @@ class Stream {
   std::optional<ssl::stream<Socket&>> tls_;
 };
 
-// The client sends nothing more: by TCP, by TLS, or by TCP beneath a TLS that says nothing of it.
+// The client has ended its side: by TCP, by TLS, or by TCP beneath a TLS that does not say so.
 inline bool is_end_of_stream(const boost::system::error_code& error) {
   return error == boost::asio::error::eof || error == ssl::error::stream_truncated;
 }
 
-// Somebody speaks plain HTTP to a port of HTTPS.
+// The client speaks plain HTTP to an HTTPS port.
 inline bool is_plain_http(const boost::system::error_code& error) {
   return error.category() == boost::asio::error::get_ssl_category() &&
          ERR_GET_REASON(static_cast<unsigned long>(error.value())) == SSL_R_HTTP_REQUEST;

@@ -1,5 +1,5 @@
-// Work that waits for the same threads, in turns by whose it is: who has a hundred requests waiting delays each of the
-// others by one. Not safe for threads.
+// Work that waits for the same threads, in turns by client: a client with a hundred waiting requests delays each other
+// client by one. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@ namespace volley::serve {
 class Turns {
  public:
   using Work = std::function<void()>;
-  // Work that runs, for done().
+  // Running work, for done().
   struct Turn {
-    Work work;  // null: there is none that may run now
+    Work work;  // null: no work may run now
     std::string whose{};
   };
 
-  // `threads`: at least 2. One client's work has all but one of them at most, and finds one wherever it is free.
+  // `threads`: at least 2. One client's work gets at most all but one of them.
   explicit Turns(size_t threads) : running_({.total = threads, .share = threads - 1, .always = 1}) {}
 
   void add(const std::string& whose, Work work) {
@@ -31,8 +31,8 @@ class Turns {
     place->waiting.push_back(std::move(work));
   }
 
-  // The oldest of whoever has waited longest for a turn. Where there is none, it is to be called again after the
-  // next done() or add(), after which there may be several.
+  // The oldest work of the client that has waited longest for a turn. If there is none, call again after the next
+  // done() or add(), which may free several.
   Turn next() {
     const auto first = find_next();
     if (first == queues_.end()) return {};

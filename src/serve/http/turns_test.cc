@@ -1,4 +1,4 @@
-// Protects who is served next where work waits: nobody waits for all that another client has.
+// Protects the order of waiting work: no client waits for all of another one's.
 #include "serve/http/turns.h"
 
 #include <gtest/gtest.h>

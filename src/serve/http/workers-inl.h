@@ -1,4 +1,4 @@
-// The threads that parse, render and tokenise, and what they work on. Included by session_shared-inl.h alone.
+// Threads that parse, render and tokenise, and their work. Included by session_shared-inl.h alone.
 #pragma once
 
 #include <array>
@@ -25,21 +25,20 @@ constexpr size_t kLargeBody = size_t{256} << 10;
 // A request on its way through a worker thread. Shared, because the connection may leave before the worker is done.
 struct Job {
   HttpRequest request;
-  std::shared_ptr<FileUpload> upload;  // if the request's body was one
-  std::atomic<bool> cancelled{false};  // by the session: nobody waits for the reply any more
-  std::optional<Api::Reply> reply;     // of the worker, then of the strand
-  bool ready = false;                  // of the strand
+  std::shared_ptr<FileUpload> upload;  // for a body that is a file
+  std::atomic<bool> cancelled{false};  // set by the session: the reply is not needed any more
+  std::optional<Api::Reply> reply;     // the worker's, then the strand's
+  bool ready = false;                  // on the strand
 };
 
-// Threads for what takes long, in lanes that do not wait for each other. In each lane those whose work it is take
-// turns.
+// Threads for long work, in lanes that do not wait for each other. In each lane clients take turns.
 class Workers {
  public:
   enum Lane : size_t {
-    kGrammar,  // compiles one: may take seconds
-    kDisk,     // waits for it
+    kGrammar,  // compiles a grammar, which may take seconds
+    kDisk,     // waits for the disk
     kUsual,
-    kLarge,  // requests whose bodies are
+    kLarge,  // requests with large bodies
   };
   struct Counts {
     int grammar = 1, disk = 1, usual = 1, large = 1;
@@ -54,7 +53,7 @@ class Workers {
     std::function<void()> call = [work = std::make_shared<Work>(std::move(work))] { (*work)(); };
     Threads& to = lanes_[lane];
     const std::lock_guard lock(mutex_);
-    asio::post(to.threads, [this, &to] { run(to); });  // not before this lock is open
+    asio::post(to.threads, [this, &to] { run(to); });  // it starts once this lock is free
     to.turns.add(whose, std::move(call));
     ++pending_;
   }
@@ -73,8 +72,8 @@ class Workers {
     asio::thread_pool threads;
   };
 
-  // What may run now, and after it what may run then. Where that is more than this thread can take, another one is
-  // called: one end may make room for two, and the other threads may all have found nothing before.
+  // Runs waiting work until none may run. If more may run than this thread can take, it calls another thread: one end
+  // may make room for two, and the others may have found nothing before.
   void run(Threads& lane) {
     std::unique_lock lock(mutex_);
     for (Turns::Turn turn = lane.turns.next(); turn.work; turn = lane.turns.next()) {
@@ -82,7 +81,7 @@ class Workers {
       lock.unlock();
       if (more) asio::post(lane.threads, [this, &lane] { run(lane); });
       turn.work();
-      turn.work = nullptr;  // what it holds goes without the lock
+      turn.work = nullptr;  // its data are freed without the lock
       lock.lock();
       lane.turns.done(turn);
       --pending_;
@@ -93,7 +92,7 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable changed_;
   int pending_ = 0;               // guarded by mutex_
-  std::array<Threads, 4> lanes_;  // the last ends first
+  std::array<Threads, 4> lanes_;  // the last one ends first
 };
 
 }  // namespace volley::serve::transport

@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 constexpr Workers::Lane kLanes[] = {Workers::kGrammar, Workers::kDisk, Workers::kUsual, Workers::kLarge};
 
-// Each of a's waits for b, so that it does not matter which thread the system runs first.
+// Each of a's works waits for b, so the threads' order does not matter.
 TEST(Workers, AClientWithManyRequestsDelaysAnotherByOne) {
   for (const auto lane : kLanes) {
     Workers workers({});
@@ -66,7 +66,7 @@ TEST(Workers, NobodyTakesAllThreadsOfALane) {
   }
 }
 
-// An end makes room for two: the thread that ended takes one, and the others had found nothing before.
+// An end makes room for two: its thread takes one, and the others had found nothing before.
 TEST(Workers, AnEndThatMakesRoomForTwoStartsBoth) {
   Workers workers({2, 2, 2, 2});
   for (const auto lane : kLanes) {
@@ -87,7 +87,7 @@ TEST(Workers, AnEndThatMakesRoomForTwoStartsBoth) {
     ASSERT_TRUE(eventually([&] { return others == 1; }));
     hold("a", all_ended);
     workers.post(lane, "b", [&others] { ++others; });
-    std::this_thread::sleep_for(20ms);  // for the third thread to look and find nothing
+    std::this_thread::sleep_for(20ms);  // for the third thread to find nothing
     first_end.set_value();
     EXPECT_TRUE(eventually([&] { return begun == 3 && others == 2; }));
     all_end.set_value();
@@ -110,7 +110,7 @@ TEST(Workers, ALaneWaitsForNoOther) {
   }
 }
 
-// What began in one lane goes on in one before it, also while the workers end.
+// Work that began in one lane continues in an earlier one, also while the workers end.
 TEST(Workers, ALanePostsToOneBeforeIt) {
   std::atomic<int> ran{0}, begun{0};
   {

@@ -19,8 +19,8 @@ struct Row {
   const char* api_code;
 };
 
-// Clients retry 429 and every 5xx, and nothing else: what will fail again in the same way must not be among those, so
-// kUnimplemented is a 400. A cancelled request whose client still listens was ended by the server going away.
+// Clients retry only 429 and 5xx. A lasting failure must not be one of these, so kUnimplemented is a 400. A cancelled
+// request whose client still listens was ended by the server's stop.
 constexpr Row kTable[] = {
     {ErrorCode::kInvalidArgument, 400, kInvalidRequest, nullptr},
     {ErrorCode::kNotFound, 404, kInvalidRequest, "not_found"},
@@ -33,7 +33,7 @@ constexpr Row kTable[] = {
     {ErrorCode::kInternal, 500, kServerError, nullptr},
 };
 
-// Up to where a message quotes a text of the request, which may be a prompt: that is for the client alone.
+// Cuts a message where it quotes the request, perhaps a prompt, which only the client may see.
 std::string without_quotes(const std::string& message) {
   size_t end = message.size();
   for (const std::string_view quote : {"; last read: '", ", not \"", " holds \""}) {

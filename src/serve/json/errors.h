@@ -1,5 +1,5 @@
-// The one place where a failure becomes an HTTP status and an OpenAI error object:
-// {"error": {"message", "type", "param", "code"}}.
+// The one place that turns a failure into an HTTP status and an OpenAI error object: {"error": {"message", "type",
+// "param", "code"}}.
 #pragma once
 
 #include <volley/result.h>
@@ -17,27 +17,25 @@ struct ApiError {
   int status = 500;
   std::string type;                                 // "invalid_request_error", "rate_limit_error", "server_error"
   std::string message;                              // what is wrong and what to do about it
-  std::optional<std::string> param = std::nullopt;  // the field of the request that is wrong
+  std::optional<std::string> param = std::nullopt;  // the request's wrong field
   std::optional<std::string> code = std::nullopt;   // for programs: "model_not_found", "context_length_exceeded", …
 };
 
 template <typename T>
 using ApiResult = std::variant<T, ApiError>;
 
-// An error of the engine that refuses a request. kResourceExhausted means that the queue is full (429): lengths are
-// checked before submit.
+// An engine's refusal of a request. kResourceExhausted means a full queue (429): lengths are checked before submit.
 ApiError api_error(const Error& error, std::optional<std::string> param = std::nullopt);
-// One that ended a request which had been taken. kResourceExhausted means that memory or threads ran out (503): nothing
-// that this client did too often.
+// The end of an accepted request. kResourceExhausted means that memory or threads ran out (503).
 ApiError run_error(Error error);
 
 // 400 that names a field.
 ApiError invalid_field(std::string_view field, std::string message);
-// 400 for a field that is valid but asks for what this server cannot do.
+// 400 for a valid field that asks for what this server cannot do.
 ApiError unsupported_field(std::string_view field, std::string message);
 // 400 for a body that cannot be read at all.
 ApiError invalid_body(std::string message);
-// 400: `asked` tokens in all do not fit.
+// 400: the tokens do not fit into the context.
 ApiError context_too_long(std::string_view field, std::string message);
 ApiError model_not_found(std::string_view model);
 ApiError path_not_found(std::string_view method, std::string_view path);
@@ -51,7 +49,7 @@ ApiError timeout_error();
 ApiError deadline_error();
 
 std::string error_json(const ApiError& error);
-// With Retry-After for 429 and 503. What it says to the log quotes no prompt.
+// With Retry-After for 429 and 503. Its text for the log quotes no prompt.
 HttpResponse error_response(const ApiError& error);
 
 }  // namespace volley::serve

@@ -1,5 +1,5 @@
-// Typed reads of a JSON object's fields. The first thing that is wrong is kept as an error that names the field; later
-// reads go on, so a parser reads straight through and asks once at the end.
+// Typed reads of a JSON object's fields. The first error is kept and names the field. Later reads go on, so a parser
+// reads all fields and checks once at the end.
 #pragma once
 
 #include <functional>
@@ -17,16 +17,15 @@ namespace volley::serve {
 
 std::string in_quotes(std::string_view name);
 
-// What a field holds, cut to a length fit for a message.
+// A field's value, cut to a length fit for a message.
 std::string excerpt(const nlohmann::json& value);
 
-// The integer that `value` is, 3.0 included; nothing for everything else.
+// The value as an integer, 3.0 included; nothing for all else.
 std::optional<int64_t> as_integer(const nlohmann::json& value);
 
 class FieldReader {
  public:
-  // `object` must be a JSON object and outlive the reader. `taken`: fields that another reader has read, which are not
-  // there for this one.
+  // `object` must be a JSON object and outlive the reader. `taken`: fields that another reader has read.
   explicit FieldReader(const nlohmann::json& object, std::set<std::string_view> taken = {})
       : object_(object), taken_(std::move(taken)) {}
 
@@ -38,7 +37,7 @@ class FieldReader {
   // `range`: the bounds in words, by default "from low to high".
   bool number(std::string_view name, double low, double high, float& out, std::string_view range = {});
   bool string(std::string_view name, std::string& out);
-  // Reads the object in `name` with a reader of its own. What that finds is named with "name." in front.
+  // Reads the object in `name` with a reader of its own. Its errors have the prefix "name.".
   bool object(std::string_view name, const std::function<void(FieldReader&)>& read);
 
   void fail(ApiError error);  // kept if it is the first
@@ -46,18 +45,18 @@ class FieldReader {
 
   void know(std::string_view name) { known_.insert(name); }
   const std::set<std::string_view>& known() const { return known_; }
-  // Up to 16 names of fields that nobody read, each cut to 64 bytes; those of inner objects after them.
+  // Up to 16 names of unread fields, each cut to 64 bytes; inner objects' fields follow.
   std::vector<std::string> unread() const;
 
  private:
   const nlohmann::json& object_;
   const std::set<std::string_view> taken_;
-  std::set<std::string_view> known_;  // string literals of the callers
+  std::set<std::string_view> known_;  // the callers' string literals
   std::vector<std::string> unread_inside_;
   std::optional<ApiError> error_;
 };
 
-// What is wrong with the field "metadata" of a request, which null leaves out.
+// Checks a request's field "metadata"; null counts as missing.
 std::optional<ApiError> check_metadata(const nlohmann::json* metadata);
 
 }  // namespace volley::serve

@@ -11,8 +11,8 @@
 namespace volley::serve {
 namespace {
 
-// Length of the well-formed sequence at the start of `text`, 0 if there is none. The range of the second byte depends
-// on the first: that is what rules out overlong forms, surrogates and values above U+10FFFF.
+// Length of the well-formed sequence at the start of `text`, 0 if there is none. The second byte's range depends on the
+// first, which rules out overlong forms, surrogates and values above U+10FFFF.
 size_t utf8_sequence(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
   const auto tail = [&](size_t i) { return byte(i) >= 0x80 && byte(i) <= 0xBF; };
@@ -98,7 +98,7 @@ struct Measure {
   size_t values = 1;
 };
 
-// Counts in valid JSON. What a parser builds of other text before it complains is no more.
+// Measures valid JSON. For other text a parser builds no more before it fails.
 Measure measure(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r\n";
   Measure most;
@@ -239,13 +239,12 @@ ApiResult<nlohmann::json> parse_json(std::string_view body) {
   if (const auto offset = find_invalid_utf8(body)) {
     return invalid_body("The body is not valid UTF-8: byte " + std::to_string(*offset) + " cannot stand there.");
   }
-  // The parser takes one for the end and does not look behind it, where others read on.
+  // The parser takes a zero byte for the end, where other readers read on.
   if (const size_t offset = body.find('\0'); offset != body.npos) {
     return invalid_body("The body is not valid JSON: byte " + std::to_string(offset) + " is 0.");
   }
   if (body.starts_with("\xEF\xBB\xBF")) return invalid_body("The body starts with a byte order mark. Leave it out.");
-  // Checked first: a value takes many times the memory of its text, and later steps, and chat templates after them,
-  // walk it recursively.
+  // Checked first: a value takes many times the memory of its text, and later steps walk it recursively.
   const auto [depth, values] = measure(body);
   if (depth > kMaxJsonDepth) {
     return invalid_body("The body nests arrays and objects deeper than " + std::to_string(kMaxJsonDepth) + " levels.");

@@ -1,4 +1,4 @@
-// JSON text from clients: checked before it is parsed, and cut into pieces without changing a byte.
+// JSON text from clients: checked before it is parsed, and split without changing a byte.
 #pragma once
 
 #include <functional>
@@ -13,17 +13,17 @@
 
 namespace volley::serve {
 
-// Byte offset of the first byte that is not part of a well-formed UTF-8 sequence (Unicode 15, table 3-7).
+// Byte offset of the first byte outside of a well-formed UTF-8 sequence (Unicode 15, table 3-7).
 std::optional<size_t> find_invalid_utf8(std::string_view text);
 size_t count_code_points(std::string_view utf8);
-// Control characters (of ASCII and of Latin-1) as \xHH, bytes that are not UTF-8 too; a backslash stays one.
+// Writes control characters (of ASCII and of Latin-1) and bytes that are not UTF-8 as \xHH; a backslash stays one.
 std::string escape_controls(std::string_view text);
 
-// How escape_unseen() writes what it escapes: each byte as \xHH, or in JSON text the code point as \uHHHH, which the
-// text's reader gets back.
+// The form of escape_unseen()'s escapes: each byte as \xHH, or in JSON text the code point as \uHHHH, which a JSON
+// reader gets back.
 enum class Escapes { kBytes, kJson };
-// The same for a line of a log, where moreover nothing may hide or reorder what stands beside it: line and paragraph
-// separators, what sets the direction of text, and what has no width (Default_Ignorable_Code_Point of Unicode 15).
+// The same for a line of a log, where no character may hide or reorder its neighbours: also escapes line and paragraph
+// separators, text direction, and characters without width (Default_Ignorable_Code_Point of Unicode 15).
 std::string escape_unseen(std::string_view text, Escapes escapes);
 
 constexpr int kMaxJsonDepth = 100;
@@ -34,7 +34,7 @@ constexpr size_t kMaxJsonValues = size_t{1} << 20;  // a value takes many times 
 // the largest double of its sign: who hands values on cuts them out of the text.
 ApiResult<nlohmann::json> parse_json(std::string_view body);
 
-// The same, and a 400 for what is not an object.
+// The same, and a 400 if it is no object.
 ApiResult<nlohmann::json> parse_json_object(std::string_view body);
 
 // Reads what is known to be JSON, however many values it has, as parse_json. Null where it is none after all.
@@ -42,26 +42,26 @@ nlohmann::json read_json(std::string_view text);
 // Whether the text is JSON: its numbers may have any size.
 bool is_json_text(std::string_view text);
 
-// The members of an object, the elements of an array: values as the client wrote them, white space around them removed.
-// The text must have passed parse_json and be of that kind.
+// An object's members or an array's elements: values as the client wrote them, without white space around them. The
+// text must have passed parse_json and be of that kind.
 std::vector<std::pair<std::string, std::string_view>> object_members(std::string_view object);
 std::vector<std::string_view> array_elements(std::string_view array);
 // The last member of that name; empty if there is none.
 std::string_view find_member(std::string_view object, std::string_view name);
 
-// As JSON text; U+FFFD for what is no UTF-8.
+// A response with JSON text; invalid UTF-8 becomes U+FFFD.
 HttpResponse json_response(const nlohmann::ordered_json& json);
 
 // object[name]; null if there is none.
 const nlohmann::json& member_of(const nlohmann::json& object, std::string_view name);
-// The same of a text; empty if there is none.
+// The same as text; empty if there is none.
 std::string text_member(const nlohmann::json& object, std::string_view name);
 
-// The text of an object with another value of one member; what is no object stays.
+// The object's text with another value of one member; other text stays unchanged.
 std::string with_member(std::string_view object, std::string_view name,
                         const std::function<std::string(std::string_view)>& rewrite);
 
-// `text` as a JSON string; U+FFFD for what is no UTF-8.
+// `text` as a JSON string; invalid UTF-8 becomes U+FFFD.
 std::string json_quote(std::string_view text);
 
 }  // namespace volley::serve

@@ -1,4 +1,4 @@
-// Protects the gate that every body passes: UTF-8, depth, positions in messages, and cutting JSON without changing it.
+// Protects the checks that every body passes: UTF-8, depth, positions in messages, and splitting JSON unchanged.
 #include "serve/json/json_text.h"
 
 #include <gtest/gtest.h>
@@ -144,7 +144,7 @@ TEST(Cut, TheLastOfEqualKeysCounts) {
   EXPECT_EQ(std::get<nlohmann::json>(parsed).at("a"), 3) << "the parsed value and the cut text must agree";
 }
 
-// What users and files name cannot steer the terminal.
+// Names from users and files cannot steer the terminal.
 TEST(EscapeControls, ControlCharactersAreShownNotSent) {
   EXPECT_EQ(escape_controls("plain \"text\" \\ ü 日本"), "plain \"text\" \\ ü 日本");
   EXPECT_EQ(escape_controls("a\x1b[2Jb\nc\x7f"), "a\\x1B[2Jb\\x0Ac\\x7F");
@@ -156,7 +156,7 @@ TEST(EscapeControls, ControlCharactersAreShownNotSent) {
   EXPECT_EQ(escape_controls(std::string("\0", 1)), "\\x00");
 }
 
-// Nothing in a line of a log hides, or changes what stands beside it.
+// No character in a log line hides or changes its neighbours.
 TEST(EscapeUnseen, WhatHidesOrReordersIsShown) {
   const auto bytes = [](std::string_view text) { return escape_unseen(text, Escapes::kBytes); };
   EXPECT_EQ(bytes("plain \"text\" \\ ü 日本 😀"), "plain \"text\" \\ ü 日本 😀");

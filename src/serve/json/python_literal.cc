@@ -42,7 +42,7 @@ class LiteralReader {
   }
 
  private:
-  // Each appends to `json`. False: there is no such value.
+  // Each appends to `json`. False: no such value.
   bool value(int depth, std::string& json) {
     if (depth > kMaxJsonDepth) return false;
     skip_space();
@@ -129,7 +129,7 @@ class LiteralReader {
     return false;
   }
 
-  // Behind a backslash. One that begins no escape stands for itself.
+  // Reads behind a backslash. One without an escape stands for itself.
   bool escape(std::string& to) {
     static constexpr std::string_view kLetters = "abfnrtv\\'\"", kMeanings = "\a\b\f\n\r\t\v\\'\"";
     if (text_.empty()) return false;
@@ -166,7 +166,7 @@ class LiteralReader {
     }
     if (base == 16 && count < most_digits) return false;
     text_.remove_prefix(count);
-    // Two halves of a pair, as JSON has them.
+    // Two halves of a pair, as in JSON.
     const bool high = code >= 0xD800 && code < 0xDC00;
     if (high && text_.starts_with("\\u") && text_.size() >= 6) {
       const std::string_view digits = text_.substr(2, 4);
@@ -197,7 +197,7 @@ class LiteralReader {
     return true;
   }
 
-  // 1_000, .5, 5. and +5 are numbers of Python's alone.
+  // Only Python has the numbers 1_000, .5, 5. and +5.
   static void mend_number(std::string& word) {
     std::erase(word, '_');
     if (word.starts_with('+')) word.erase(0, 1);

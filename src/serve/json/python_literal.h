@@ -1,4 +1,4 @@
-// Values as Python prints them. Chat templates print a call's arguments so, and models then write theirs the same way.
+// Reads values as Python prints them. Chat templates print a call's arguments so, and models copy that.
 #pragma once
 
 #include <optional>
@@ -7,9 +7,9 @@
 
 namespace volley::serve {
 
-// JSON of a literal: of a dict, list, tuple or set, with strings in either quotes, numbers, True, False and None in it.
-// JSON's own words count too. Tuples and sets become arrays, and keys strings as Python's json module makes them.
-// Nothing: the text is no such literal, or JSON has no such value.
+// JSON of a literal: a dict, list, tuple or set, with strings in either quotes, numbers, True, False and None. JSON's
+// own words are allowed, too. Tuples and sets become arrays, and keys become strings as in Python's json module.
+// Nothing: no such literal, or JSON has no such value.
 std::optional<std::string> json_of_python(std::string_view text);
 
 }  // namespace volley::serve

@@ -45,7 +45,7 @@ void BlockWriter::add_logprobs(const nlohmann::ordered_json& news) {
 void BlockWriter::add_piece(OutputDelta::Piece piece, std::string& out) {
   const bool goes_on = open_ && blocks_.back().kind == piece.kind && (piece.kind != Kind::kCall || piece.call == call_);
   if (!goes_on) {
-    // Clients cannot go back to a block that has ended, and a call begins with its id and name.
+    // Clients cannot return to an ended block, and a call begins with its id and name.
     VOLLEY_CHECK(piece.kind != Kind::kCall || !piece.id.empty());
     call_ = piece.call;
     open({piece.kind, {}, std::move(piece.id), std::move(piece.name)}, out);
@@ -62,7 +62,7 @@ void BlockWriter::open(AnswerBlock block, std::string& out) {
 
 void BlockWriter::close(std::string& out) {
   if (!std::exchange(open_, false)) return;
-  if (!new_logprobs_.empty()) grow({}, out);  // of tokens whose text was cut off
+  if (!new_logprobs_.empty()) grow({}, out);  // logprobs of tokens whose text was cut off
   end_block(blocks_.size() - 1, out);
 }
 
@@ -77,7 +77,7 @@ std::string BlockWriter::end() {
   return end_answer();
 }
 
-// The blocks go first: their memory may be what is missing.
+// Frees the blocks first: their memory may be what is missing.
 std::string BlockWriter::fail(const ApiError& error) {
   std::vector<AnswerBlock>().swap(blocks_);
   std::string().swap(logprobs_);

@@ -1,5 +1,5 @@
-// Writers for APIs whose answers are lists of blocks: thoughts, text, calls, in the order in which they were generated.
-// One choice; one thread at a time.
+// Writers for APIs whose answers are lists of blocks: thoughts, text, calls, in the order of generation. One choice;
+// one thread at a time.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ struct AnswerBlock {
   using Kind = OutputDelta::Kind;
 
   Kind kind = Kind::kText;
-  std::string text = {};  // of a call its arguments, as JSON text
+  std::string text = {};  // a call's arguments, as JSON text
   std::string call_id = {}, name = {};
 };
 
-// Turns events into blocks. Where a block begins and ends depends on the text alone, not on how it fell into events.
+// Turns events into blocks. A block's borders depend on the text alone, not on its events.
 class BlockWriter : public ResponseWriter {
  public:
   std::string add(int choice, const Event& event) final;
@@ -28,10 +28,10 @@ class BlockWriter : public ResponseWriter {
   const UsageTotals& usage() const final { return usage_; }
 
  protected:
-  // `keep`: the blocks' text too, which a whole answer needs.
+  // `keep`: keeps the blocks' text, which a whole answer needs.
   BlockWriter(ResponseInfo info, bool keep);
 
-  // Each appends what a stream's client is told. A block's text is complete in end_block(), if it is kept.
+  // Each appends what a stream's client is told. In end_block() a block's text is complete, if kept.
   virtual void begin_answer(std::string& out) = 0;
   virtual void begin_block(size_t index, std::string& out) = 0;
   virtual void grow_block(size_t index, std::string_view more, std::string& out) = 0;
@@ -43,8 +43,8 @@ class BlockWriter : public ResponseWriter {
   const ResponseInfo& info() const { return info_; }
   const ChoiceOutput& output() const { return output_; }
   const std::vector<AnswerBlock>& blocks() const { return blocks_; }
-  const std::string& logprobs() const { return logprobs_; }          // of the whole answer: elements of a JSON array
-  const std::string& new_logprobs() const { return new_logprobs_; }  // of the text that grow_block() adds
+  const std::string& logprobs() const { return logprobs_; }          // the whole answer's: elements of a JSON array
+  const std::string& new_logprobs() const { return new_logprobs_; }  // those of grow_block()'s text
 
  private:
   void add_piece(OutputDelta::Piece piece, std::string& out);
@@ -58,7 +58,7 @@ class BlockWriter : public ResponseWriter {
   ChoiceOutput output_;
   UsageTotals usage_{1};
   std::vector<AnswerBlock> blocks_;
-  int call_ = -1;  // the index of the call that the last block is
+  int call_ = -1;  // the last block's call index
   bool begun_ = false, open_ = false;
   std::string logprobs_, new_logprobs_;
 };

@@ -17,7 +17,7 @@ Api::Reply Api::message(Call call) {
   auto& request = std::get<MessagesRequest>(parsed);
   const OutputFormat& format = serving_.load()->format;
   request.chat.shape.reasoning = request.thinking;
-  // A model that cannot be held to a budget is not refused: clients send one without knowing the model.
+  // A model without budgets is not refused, because clients send one without knowing the model.
   if (format.reasoning && format.think_tokens) request.chat.thinking_tokens = request.thinking_tokens;
   Prepared prepared{std::move(request.chat), "msg_" + random_id()};
   prepared.make_writer = [seals = request.seals_thoughts](ResponseInfo info, int, bool stream) {

@@ -1,5 +1,4 @@
-// Protects clients of Anthropic's Messages API: what the model reads of their blocks, what answers, events and errors
-// hold.
+// Protects clients of Anthropic's Messages API: the model's view of their blocks, and answers, events and errors.
 #include "serve/api/api_for_test.h"
 #include "serve/http/exchange.h"
 #include "serve/testing/built_answers.h"
@@ -158,7 +157,7 @@ TEST_F(ApiMessagesTest, BlocksAndEventsAreTheSameHoweverTheTextIsCut) {
   }
 }
 
-// Who does not ask for thoughts gets none, whatever the model does.
+// A client that does not ask for thoughts gets none, whatever the model does.
 TEST_F(ApiMessagesTest, ThoughtsAreForThoseWhoAsk) {
   FakeEngine engine([](const GenerateRequest&) { return FakeScript{.pieces = {"<think>hm</think>So."}}; });
   Api api(engine, with(&ServerOptions::reasoning_parser, "think"));
@@ -298,7 +297,7 @@ TEST_F(ApiMessagesTest, RefusesByName) {
   }
 }
 
-// As this API calls them, whoever finds the mistake.
+// Errors use this API's names, wherever the mistake is found.
 TEST_F(ApiMessagesTest, ErrorsNameItsOwnFields) {
   FakeEngine engine;
   Api api(engine, make_options());
@@ -337,7 +336,7 @@ TEST_F(ApiMessagesTest, FieldsOfChatsThatAskForNothingAreTaken) {
   }
 }
 
-// As its clients read them, whatever failed.
+// Every failure has the form that these clients read.
 TEST_F(ApiMessagesTest, ErrorsHaveTheFormOfTheApi) {
   FakeEngine engine;
   Api api(engine, with(&ServerOptions::api_keys, {"sesame"}));

@@ -71,7 +71,7 @@ class MessageReader {
       case Role::kAssistant:
         if (type == "tool_use") return read_call(block, raw, where);
         if (type == "thinking") return read_thought(block, where);
-        if (type == "redacted_thinking") return true;  // encrypted by another service: it says nothing here
+        if (type == "redacted_thinking") return true;  // encrypted by another service, so it has no readable text
         break;
       case Role::kSystem:
         if (type == "tool_addition" || type == "tool_removal") return read_tool_change(block, raw, where);
@@ -113,7 +113,7 @@ class MessageReader {
     return true;
   }
 
-  // Appends. A reference is what the client's search among deferred tools has found.
+  // Appends a block of a result. A reference names a deferred tool that the client's search found.
   bool read_result_block(const json& block, const std::string& where, std::string& out) {
     if (text_member(block, "type") != "tool_reference") {
       return read_part(in_, {"messages", kSupported, kTexts, kPictures}, block, where, notes_, out);
@@ -168,7 +168,7 @@ class MessageReader {
     return true;
   }
 
-  // Texts that follow one another are one.
+  // Consecutive texts become one.
   void add_text(std::string text) {
     if (std::exchange(has_text_, true)) {
       text_.append("\n").append(text);
@@ -206,7 +206,7 @@ class MessageReader {
   ChatTurns& turns_;
   MessagesTools& tools_;
   Notes& notes_;
-  Role role_ = Role::kUser;  // of the message that is read
+  Role role_ = Role::kUser;  // the current message's role
   bool has_text_ = false;
   std::string text_;
 };

@@ -1,4 +1,4 @@
-// The conversation of a request to /v1/messages: turns made of blocks. Pure.
+// Reads the conversation of a request to /v1/messages: turns of blocks. Pure.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,8 +14,7 @@ namespace volley::serve {
 // "system": a text or a list of text blocks. False after an error.
 bool read_system(FieldReader& in, const nlohmann::json& system, ChatTurns& turns);
 
-// "messages", a list: `raw` is its text. Blocks may load and unload `tools`. What is left out goes to `notes`. False
-// after an error.
+// "messages", a list with text `raw`. Blocks may load and unload `tools`. `notes`: what is left out. False: an error.
 bool read_message_list(FieldReader& in, const nlohmann::json& messages, std::string_view raw, ChatTurns& turns,
                        MessagesTools& tools, Notes& notes);
 

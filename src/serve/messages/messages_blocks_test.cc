@@ -1,5 +1,4 @@
-// Protects coding agents on Anthropic's Messages API: instructions in the middle of a conversation, and tools that come
-// and go with it.
+// Protects agents on Anthropic's Messages API: instructions in mid-conversation, and tools that come and go.
 #include <gmock/gmock.h>
 
 #include "serve/api/api_for_test.h"
@@ -14,7 +13,7 @@ constexpr const char* kMessages = "/v1/messages";
 
 class MessagesBlocksTest : public ApiTest {
  protected:
-  // What the chat template gets: messages, tools.
+  // The chat template's input: messages, tools.
   std::pair<json, json> prompt_of(const json& messages, const json& tools = nullptr,
                                   const json& more = json::object()) {
     FakeEngine engine;
@@ -64,7 +63,7 @@ TEST_F(MessagesBlocksTest, InstructionsKeepTheirPlace) {
       {{user, said("system", json::array({text_block("S"), text_block("T")}))}, {user, said("system", "S\nT")}},
       {{user, late, assistant, late, user, late}, {user, late, assistant, late, user, late}},
       {{user, late, late, user}, {user, late, late, user}},
-      // At the start they are one message.
+      // At the start they become one message.
       {{late, user}, {late, user}},
       {{late, said("system", json::array({text_block("T")})), user}, {said("system", "S\n\nT"), user}},
       {{user, said("system", ""), assistant, said("system", json::array()), user}, {user, assistant, user}},
@@ -160,7 +159,7 @@ TEST_F(MessagesBlocksTest, HostedToolsAreLeftOutAndNamed) {
        {"f"},
        "bash_20250124, code_execution_20270131"},
       {json::array({hosted("new_kind_20991231"), hosted("mcp_toolset")}), {}, "mcp_toolset, new_kind_20991231"},
-      // Its search cannot bring tools in, so all are there from the start.
+      // Its search cannot load tools, so all are there from the start.
       {json::array({hosted("tool_search_tool_regex_20251119"), tool("f", true), tool("g")}),
        {"f", "g"},
        "tool_search_tool_regex_20251119"},
@@ -185,14 +184,14 @@ TEST_F(MessagesBlocksTest, HostedToolsAreLeftOutAndNamed) {
   EXPECT_EQ(got.response->status, 400);
   EXPECT_THAT(got.response->body, HasSubstr("tools[1] is of type \\\"web_search_20250305\\\""));
 
-  // No tools of anybody's.
+  // Neither tool exists.
   const json user = said("user", "A");
   for (const char* type : {"web_search", "x_2025030", "x_2025030a", "_20250305", "f-g_20250305", "function"}) {
     EXPECT_THAT(refusal(json::array({user}), json::array({hosted(type)})), HasSubstr("tools[0] is of type")) << type;
   }
 }
 
-// A client that does not want to see thoughts sends them back all the same.
+// A client that hides thoughts still sends them back.
 TEST_F(MessagesBlocksTest, OmittedThoughtsComeBackByTheirSignature) {
   FakeEngine engine([](const GenerateRequest&) { return FakeScript{.pieces = {"<think>h", "m é</think>So."}}; });
   Api api(engine, with(&ServerOptions::reasoning_parser, "think"));

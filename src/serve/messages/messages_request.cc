@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
-// The chat's reader takes these as they are.
+// The chat's reader takes these unchanged.
 constexpr std::string_view kShared[] = {"chat_template_kwargs", "stream"};
 
 constexpr std::string_view kNoTokens = "messages have no token ids and no log-probabilities";
@@ -38,7 +38,7 @@ constexpr UnbuiltField kChatOnly[] = {
     {"mcp_servers", "[[]]", "send their tools as \"tools\""},
 };
 
-// What a request says in names of its own.
+// Reads the request's own names.
 class Reader {
  public:
   Reader(FieldReader& in, std::string_view body, const RequestRules& rules)
@@ -149,7 +149,7 @@ class Reader {
         return;
       }
       for (size_t i = 0; i < edits->size(); ++i) {
-        // Which thoughts stay is the chat template's business.
+        // The chat template decides which thoughts stay.
         const json type = edits->at(i).is_object() ? edits->at(i).value("type", json()) : json();
         if (type.is_string() && type.get_ref<const std::string&>().starts_with("clear_thinking")) continue;
         management.fail(unsupported_field(

@@ -1,5 +1,5 @@
-// The body of POST /v1/messages and /v1/messages/count_tokens, Anthropic's Messages API: what it calls differently from
-// a chat completion, which it is otherwise. Pure.
+// The body of POST /v1/messages and /v1/messages/count_tokens, Anthropic's Messages API: reads what differs from a chat
+// completion. Pure.
 #pragma once
 
 #include <set>
@@ -11,15 +11,15 @@ namespace volley::serve {
 
 struct MessagesRequest {
   ApiRequest chat;
-  bool thinking = false;         // the model is asked to think, and its thoughts are wanted
-  bool seals_thoughts = false;   // in the signatures of their blocks alone
-  int32_t thinking_tokens = -1;  // at most so many, of a model that can be held to it; -1: as many as it likes
+  bool thinking = false;         // asks the model to think, and wants its thoughts
+  bool seals_thoughts = false;   // thoughts only as signatures of their blocks
+  int32_t thinking_tokens = -1;  // limit for a model that can keep one; -1: no limit
 };
 
-// `to_count`: the prompt alone is wanted, so that "max_tokens" may be missing.
+// `to_count`: only the prompt is wanted, so "max_tokens" may be missing.
 ApiResult<MessagesRequest> parse_messages_request(std::string_view body, const RequestRules& rules, bool to_count);
 
-// The fields that the parser treats in its own way: what openapi.json must describe beside those of a chat completion.
+// Fields that this parser reads itself, for openapi.json beside those of a chat completion.
 std::set<std::string_view> messages_fields(const RequestRules& rules);
 
 }  // namespace volley::serve

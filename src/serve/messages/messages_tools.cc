@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 
 // The type of one of Anthropic's own tools, such as "web_search_20250305"; else empty. Most run there, and the model
-// was not taught to use the others.
+// does not know the others.
 std::string hosted_type(const json& tool) {
   constexpr size_t kDate = 9;  // letters of "_20250305"
   const json type = tool.is_object() ? tool.value("type", json()) : json();
@@ -59,7 +59,7 @@ bool MessagesTools::define(const json& tool, std::string_view raw, std::string_v
   return true;
 }
 
-// The rest of a tool is about caches and the way its input is streamed.
+// A tool's other members concern caches and the streaming of its input.
 std::optional<MessagesTools::Entry> MessagesTools::read_tool(const json& tool, std::string_view raw,
                                                              std::string_view field, const std::string& where) {
   const json& type = member_of(tool, "type");

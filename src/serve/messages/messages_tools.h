@@ -1,7 +1,7 @@
-// The tools of a request to /v1/messages. One with "defer_loading" is shown to the model from when the conversation
-// brings it in: by a reference in the result of the client's search, or by a change in a message of the system. The
-// model reads what there is at the end of the conversation, so that any chat template can print it. Anthropic's own
-// tools, whose types end with a date, are left out. Pure.
+// The tools of a request to /v1/messages. A tool with "defer_loading" is shown to the model once the conversation loads
+// it: by a reference in a result of the client's search, or by a change in a system message. The model reads the tools
+// at the conversation's end, so any chat template can print them. Anthropic's own tools, whose types end with a date,
+// are left out. Pure.
 #pragma once
 
 #include <functional>
@@ -23,16 +23,16 @@ class MessagesTools {
   // `refuse_hosted`: tools that cannot run here are errors.
   MessagesTools(FieldReader& in, bool refuse_hosted) : in_(in), hosted_(in, refuse_hosted) {}
 
-  // The request's "tools": `raw` is their text. False after an error, as all of these.
+  // The request's "tools": `raw` is their text. False after an error, in all of these functions.
   bool read(const nlohmann::json& tools, std::string_view raw);
-  // A tool that a message brings along. It takes the place of one of that name.
+  // A message's own tool. It replaces one of that name.
   bool define(const nlohmann::json& tool, std::string_view raw, std::string_view field, const std::string& where);
 
-  // False: there is no tool of that name.
+  // False: no tool of that name.
   bool load(std::string_view name);
   void unload(std::string_view name);
 
-  // Moves those that the model is shown. Last.
+  // Moves out the tools that the model sees. Call last.
   void take(ToolRequest& out);
   const std::set<std::string>& left_out() const { return hosted_.types(); }
 
@@ -51,8 +51,8 @@ class MessagesTools {
   FieldReader& in_;
   HostedTools hosted_;
   std::vector<Entry> tools_;
-  std::map<std::string, size_t, std::less<>> places_;  // in tools_, by name
-  bool loads_all_ = false;                             // the search among deferred tools was to run elsewhere
+  std::map<std::string, size_t, std::less<>> places_;  // index in tools_, by name
+  bool loads_all_ = false;                             // the search among deferred tools would run elsewhere
 };
 
 }  // namespace volley::serve

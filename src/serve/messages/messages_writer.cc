@@ -44,7 +44,7 @@ class MessagesWriter final : public BlockWriter {
  private:
   void begin_answer(std::string& out) override {
     if (!stream_) return;
-    // What of the prompt was in the cache is known at the end.
+    // The cached part of the prompt is known only at the end.
     const int64_t prompt = info().prompt_of(0).tokens;
     event("message_start", R"("message":)" + message_json("", "null", usage_json(prompt, 0, 0)), out);
     event("ping", "", out);
@@ -98,12 +98,12 @@ class MessagesWriter final : public BlockWriter {
     return out;
   }
 
-  // Clients send thoughts back with it. Nothing is checked by it here, but some drop thoughts that have none.
+  // Clients send thoughts back with a signature. It is not checked here, but some clients drop thoughts without one.
   std::string signature(std::string_view thought) const {
     return json_quote(seals_thoughts_ ? seal_text(thought) : info().id);
   }
 
-  // As far as it has grown, if its text is kept, else as it begins.
+  // The block as far as it has grown if its text is kept, else as it begins.
   std::string block_json(size_t index) const {
     const AnswerBlock& block = blocks()[index];
     switch (block.kind) {
@@ -140,7 +140,7 @@ class MessagesWriter final : public BlockWriter {
     return text && stop_reason() == "stop_sequence" ? json_quote(*text) : "null";
   }
 
-  // Input tokens are counted without those that came from the cache.
+  // Input tokens do not count those from the cache.
   static std::string usage_json(int64_t prompt, int64_t cached, int64_t output) {
     return R"({"input_tokens":)" + std::to_string(prompt - cached) +
            R"(,"cache_creation_input_tokens":0,"cache_read_input_tokens":)" + std::to_string(cached) +
@@ -160,7 +160,7 @@ class MessagesWriter final : public BlockWriter {
   }
 
   const bool stream_, seals_thoughts_;
-  std::string thought_;  // that a stream seals
+  std::string thought_;  // to be sealed by a stream
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
-// The answers of POST /v1/messages: a message object, or the events by which it grows; and the errors of that API.
-// Pure; one thread at a time.
+// Answers of POST /v1/messages: a message object, or its events; and that API's errors. Pure; one thread at a time.
 #pragma once
 
 #include <memory>
@@ -11,13 +10,12 @@
 
 namespace volley::serve {
 
-// `seals_thoughts`: blocks of thoughts have no text, but a signature from which the next request gets it back.
+// `seals_thoughts`: a thought's block has no text, but a signature from which the next request restores it.
 std::unique_ptr<ResponseWriter> messages_writer(ResponseInfo info, bool stream, bool seals_thoughts);
 
-// Whether requests for this target are answered in the form of the Messages API, errors too. Paths of that API that
-// this server does not have are among them.
+// Whether answers to this target, errors too, have the Messages API's form. Includes that API's missing paths.
 bool is_messages_path(std::string_view target);
-// An error_response() in that form.
+// Gives an error_response() that form.
 void write_messages_error(const std::string& request_id, HttpResponse& response);
 
 }  // namespace volley::serve

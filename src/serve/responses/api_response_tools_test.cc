@@ -1,5 +1,5 @@
-// Protects agents that use the Responses API: what the model reads of their tools, and that its calls come back as what
-// the client knows, streamed and whole.
+// Protects agents on the Responses API: the model's view of their tools, and calls that come back in the client's form,
+// streamed and whole.
 #include <set>
 
 #include "serve/responses/responses_for_test.h"
@@ -15,7 +15,7 @@ std::string call_text(const std::string& name, const std::string& arguments) {
 
 class ApiResponseToolsTest : public ApiResponsesTest {
  protected:
-  // The output for what the model writes, whole; streamed in pieces of any size it is the same.
+  // The whole output for a model's text; checks that streams in pieces of any size agree.
   json output(const std::string& text, json body) {
     json whole;
     for (const size_t size : {1, 3, 1000}) {
@@ -40,10 +40,10 @@ class ApiResponseToolsTest : public ApiResponsesTest {
     return items;
   }
 
-  // The tools as the chat template got them.
+  // The tools in the chat template's input.
   json rendered_tools() const { return json::parse(prompt_.substr(prompt_.rfind('|') + 1)); }
   json rendered_messages() const { return json::parse(prompt_.substr(0, prompt_.find("||"))); }
-  // What the model reads for this request.
+  // Sends the request, for the model's input.
   void read(const json& body) { output("ok", body); }
 
   std::string prompt_;
@@ -78,7 +78,7 @@ TEST_F(ApiResponseToolsTest, HostedToolsAreLeftOutAndNamed) {
   const Answer none =
       answer(strict, post(kResponsesPath, R"({"input": "a", "tools": [)" + std::string(kFunction) + "]}"));
   EXPECT_EQ(ignored(none.response.value().headers), "");
-  // A name that nobody knows may be a slip, and no client may write headers.
+  // An unknown name may be a mistake, and no client may write headers.
   for (const char* type : {"functoin", "web_searches", "mcp_\\r\\nX-A: b", ""}) {
     EXPECT_EQ(error(api, R"({"input": "a", "tools": [{"type": ")" + std::string(type) + R"("}]})").at("param"),
               "tools");
@@ -145,7 +145,7 @@ TEST_F(ApiResponseToolsTest, NamespacesAreFlattenedAndComeBackByTheirNames) {
       {"type": "custom", "name": "query"}]},
     {"type": "namespace", "name": "mcp__box__", "description": "", "tools": [{"type": "function", "name": "open"}]},
     {"type": "namespace", "name": "functions", "description": "", "tools": [{"type": "function", "name": "exec"}]}]})");
-  // As the model was shown them, and as models write them nevertheless.
+  // Both names as the model was shown them, and as models write them anyway.
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {"find", "find", nullptr},
       {"crm__find", "find", "crm"},
@@ -211,7 +211,7 @@ TEST_F(ApiResponseToolsTest, ASearchOfTheClientsBringsTools) {
   EXPECT_FALSE(rendered_tools()[1].at("function").contains("parameters")) << "the later one counts";
 }
 
-// Such tools are of the conversation, so they stay with it.
+// Such tools belong to the conversation, so they stay with it.
 TEST_F(ApiResponseToolsTest, ToolsOfAKeptConversationAreStillThere) {
   FakeEngine engine;
   Api api(engine, make_options());
@@ -253,7 +253,7 @@ TEST_F(ApiResponseToolsTest, ThoughtsGoRoundWithoutBeingKept) {
     return json::parse(prompt(engine).substr(0, prompt(engine).find("||")))[1].value("reasoning_content", "");
   };
   EXPECT_EQ(thought_of(sealed), "hm, so");
-  // Clients that keep this alone.
+  // For clients that keep only this.
   EXPECT_EQ(thought_of({{"summary", json::array()}, {"encrypted_content", sealed.at("encrypted_content")}}), "hm, so");
   EXPECT_EQ(thought_of({{"summary", json::array()}, {"content", nullptr}, {"encrypted_content", "gAAAAA=="}}), "");
   EXPECT_EQ(thought_of({{"encrypted_content", "volley1.%%%%"}}), "");

@@ -1,4 +1,4 @@
-// POST /v1/responses and what is asked of the responses that are kept.
+// POST /v1/responses, and requests about stored responses.
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kPage = 20;  // items of a list, unless a client asks for another number
+constexpr size_t kPage = 20;  // default items of a list
 constexpr size_t kMaxPage = 100;
 
 HttpResponse not_kept(const std::string& id) {
@@ -41,7 +41,7 @@ Api::Reply Api::respond(Call call) {
         "Log-probabilities are of answers that are text alone: leave out \"message.output_text.logprobs\" "
         "with tools and with models that think."));
   }
-  // A stream has it three times.
+  // A stream repeats it three times.
   if (request.echo.size() > options_.max_unsent_bytes) {
     return error_response(invalid_field(
         "tools", "What the answer repeats of the request (\"tools\", \"instructions\", \"text\", \"metadata\") takes " +

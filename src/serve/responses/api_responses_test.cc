@@ -1,5 +1,5 @@
-// Protects clients of the Responses API: what the model reads of their items, what answers and events hold, what is
-// kept.
+// Protects clients of the Responses API: the model's view of their items, the contents of answers and events, and
+// stored responses.
 #include "serve/responses/responses_for_test.h"
 
 namespace volley::serve {
@@ -54,7 +54,7 @@ TEST_F(ApiResponsesTest, AnswersAText) {
   EXPECT_EQ(response.at("tools"), json::array());
 }
 
-// Whoever can connect to a server without keys may ask for any name.
+// Without keys any client may ask for any name.
 TEST_F(ApiResponsesTest, NamesCannotBeGuessed) {
   FakeEngine engine;
   Api api(engine, make_options());
@@ -109,7 +109,7 @@ json tools() {
                          {"type": "function", "name": "g", "description": "G"}])");
 }
 
-// However much of the text comes at once: speculation decides on that, and must not be seen.
+// Speculation decides how much text comes at once, which must not show.
 TEST_F(ApiResponsesTest, ItemsComeInTheOrderOfTheTextHoweverItIsCut) {
   for (const size_t size : {1, 2, 5, 37, 1000}) {
     FakeEngine engine([&](const GenerateRequest&) { return FakeScript{.pieces = cut(kThoughtAndCalls, size)}; });
@@ -131,7 +131,7 @@ TEST_F(ApiResponsesTest, ItemsComeInTheOrderOfTheTextHoweverItIsCut) {
   }
 }
 
-// What the events build up is what the last one says, and what a whole answer is.
+// The events add up to the last one's response, and to a whole answer.
 TEST_F(ApiResponsesTest, EventsBuildTheResponse) {
   for (const size_t size : {1, 5, 1000}) {
     FakeEngine engine([&](const GenerateRequest&) { return FakeScript{.pieces = cut(kThoughtAndCalls, size)}; });
@@ -235,14 +235,14 @@ TEST_F(ApiResponsesTest, ConversationsGoOn) {
   EXPECT_EQ(prompt(engine), R"([{"role":"system","content":"New."},{"role":"user","content":"one"},)"
                             R"({"role":"assistant","content":"Hello world"},{"role":"user","content":"two"}]||1|0)");
   EXPECT_EQ(second.at("previous_response_id"), first.at("id"));
-  // As clients do that refer to items instead.
+  // Some clients refer to items instead.
   ask(api, {{"input", json::array({{{"type", "item_reference"}, {"id", first.at("output")[0].at("id")}},
                                    {{"role", "user"}, {"content", "x"}}})}});
   EXPECT_EQ(prompt(engine), R"([{"role":"assistant","content":"Hello world"},{"role":"user","content":"x"}]||1|0)");
   EXPECT_EQ(error(api, R"({"input": "x", "previous_response_id": "resp_0"})").at("code"),
             "previous_response_not_found");
   EXPECT_EQ(error(api, R"({"input": [{"type": "item_reference", "id": "msg_0_0"}]})").at("param"), "input");
-  // The message cuts it in the middle of a character.
+  // The message would cut it within a character.
   const std::string long_id = std::string(99, 'a') + "é";
   EXPECT_EQ(error(api, R"({"input": [{"type": "item_reference", "id": ")" + long_id + "\"}]}").at("code"),
             "item_not_found");
@@ -298,7 +298,7 @@ TEST_F(ApiResponsesTest, WhatIsNotToBeKeptIsNot) {
   EXPECT_EQ(ask(small, {{"input", "a"}}).at("store"), false) << "there is no room, and the answer says so";
 }
 
-// A stream of this API ends with all of it, so it is bounded as a whole answer is.
+// A stream of this API ends with the whole answer, so it has a whole answer's bound.
 TEST_F(ApiResponsesTest, AStreamThatGrowsTooLargeIsGivenUp) {
   FakeEngine engine(
       [](const GenerateRequest&) { return FakeScript{.pieces = {std::string(1000, 'x')}, .endless = true}; });

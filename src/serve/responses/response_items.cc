@@ -22,11 +22,11 @@ constexpr std::string_view kThoughtTexts[] = {"reasoning_text", "summary_text", 
 constexpr PartTypes::LeftOut kPictures[] = {{"input_image", "image"}, {"input_file", "file"}};
 constexpr std::string_view kRoles[] = {"user", "assistant", "system", "developer"};
 
-// How an item of a kind is written.
+// The JSON form of a kind of item.
 struct Form {
   ItemKind kind;
   std::string_view type, id_prefix;
-  std::string_view text;  // the member that has its text
+  std::string_view text;  // the member with its text
   bool has_call_id = false;
   bool holds_json = false;  // its text is JSON
 };
@@ -48,7 +48,6 @@ const Form& form_of(ItemKind kind) {
   return *std::ranges::find(kForms, kind, &Form::kind);
 }
 
-// Reads the items of one "input".
 class ItemReader {
  public:
   ItemReader(FieldReader& in, std::string id_suffix, const FindItem& find, Notes& notes)
@@ -107,7 +106,7 @@ class ItemReader {
     return item;
   }
 
-  // A search for tools is the client's unless it says otherwise.
+  // A tool search is the client's by default.
   static bool is_foreign(std::string_view type, const json& value) {
     if (type.starts_with("tool_search_")) return value.value("execution", json()) == "server";
     return is_hosted_response_tool(type) || is_hosted_type(type, {"compaction", "context_compaction"});
@@ -140,8 +139,8 @@ class ItemReader {
     return item;
   }
 
-  // The thoughts themselves where there are any, else what an answer of ours sealed, else their summary. What another
-  // service has encrypted says nothing.
+  // Takes the thoughts themselves, else our sealed ones, else the summary. Other services' encrypted text is
+  // unreadable.
   std::optional<ResponseItem> read_reasoning(const json& value, ResponseItem item) {
     const auto read_list = [&](const char* name) {
       const auto list = value.find(name);
@@ -175,7 +174,7 @@ class ItemReader {
     return true;
   }
 
-  // A text, or a list of parts of these types.
+  // Reads a text, or a list of parts of these types.
   bool read_text(const json& value, const char* name, std::span<const std::string_view> texts, std::string& out,
                  std::span<const PartTypes::LeftOut> left_out = {}) {
     const PartTypes types{"input", "Only text is supported.", texts, left_out};
@@ -264,7 +263,7 @@ std::vector<ResponseItem> read_input(FieldReader& in, std::string_view raw, cons
 
 namespace {
 
-// What a model reads where its search is answered: the tools themselves stand where all tools do.
+// The model's view of a search result: the tools themselves stand with all others.
 std::string found_tools(std::string_view raw) {
   std::string names;
   const auto add = [&](std::string_view space, std::string_view tool) {
@@ -285,7 +284,7 @@ std::string found_tools(std::string_view raw) {
   return names.empty() ? "No tool was found." : "These tools can be called now: " + names;
 }
 
-// Outputs are what a client says, calls what the assistant did.
+// Outputs are the client's, calls the assistant's.
 void add_foreign(const json& value, ChatTurns& turns) {
   const std::string type = text_member(value, "type");
   const bool answers = type.ends_with("_output") || type.ends_with("_response");

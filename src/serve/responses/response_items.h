@@ -1,5 +1,4 @@
-// The items of a conversation in the Responses API: what clients send, what answers hold, what is kept between them.
-// Pure.
+// Items of a conversation in the Responses API: those that clients send, answers contain and the store keeps. Pure.
 #pragma once
 
 #include <functional>
@@ -15,7 +14,7 @@
 namespace volley::serve {
 
 struct ResponseItem {
-  // kTools: tools that a client adds in the midst of a conversation. kForeign: of a tool that ran elsewhere.
+  // kTools: tools that a client adds in mid-conversation. kForeign: of a tool that ran elsewhere.
   enum class Kind {
     kMessage,
     kReasoning,
@@ -31,13 +30,13 @@ struct ResponseItem {
 
   Kind kind = Kind::kMessage;
   std::string id;
-  std::string role = {};     // of a message
-  std::string text = {};     // of a message, a thought, an output; of a call its arguments or input; tools as JSON;
-                             // of what is foreign all of it, as JSON
-  std::string call_id = {};  // of a call and its output
-  std::string name = {};     // of a call
-  std::string space = {};    // of a call: the namespace of its tool; empty: none
-  bool sealed = false;       // of a thought: its "encrypted_content" has it, too
+  std::string role = {};  // a message's role
+  // text of a message, thought or output; a call's arguments or input; tools as JSON; a foreign item's whole JSON
+  std::string text = {};
+  std::string call_id = {};  // for a call and its output
+  std::string name = {};     // a call's tool
+  std::string space = {};    // namespace of a call's tool; may be empty
+  bool sealed = false;       // a thought's "encrypted_content" has it, too
 
   bool has_tools() const { return kind == Kind::kTools || kind == Kind::kSearchOutput; }
   size_t bytes() const {
@@ -52,11 +51,11 @@ std::string part_json(const ResponseItem& item, std::string_view logprobs = {});
 // "msg_", "rs_", "fc_" and so on.
 std::string_view id_prefix(ResponseItem::Kind kind);
 
-// The item of an earlier answer that a client refers to; nothing: it is not kept.
+// The earlier answer's item that a client refers to; nothing: not stored.
 using FindItem = std::function<std::optional<ResponseItem>(const std::string& id)>;
 
-// "input": a text, or a list of items; `raw` is what the client wrote. Those without an id get one: its kind's prefix,
-// `id_suffix` and their number. What the model reads otherwise goes to `notes`.
+// "input": a text, or a list of items; `raw` is its text. An item without an id gets one: its kind's prefix,
+// `id_suffix` and its number. `notes` gets what the model reads otherwise.
 std::vector<ResponseItem> read_input(FieldReader& in, std::string_view raw, const std::string& id_suffix,
                                      const FindItem& find, Notes& notes);
 

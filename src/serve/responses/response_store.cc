@@ -18,11 +18,11 @@ size_t total_bytes(const std::vector<ResponseItem>& items) {
 
 }  // namespace
 
-// One by one: a long conversation would take the stack if each turn ended the one before it.
+// Frees turns one by one, because nested destructors of a long conversation would overflow the stack.
 StoredTurn::~StoredTurn() {
   std::shared_ptr<const StoredTurn> last = std::move(previous_);
   while (last && last.use_count() == 1) {
-    auto before = std::move(const_cast<StoredTurn&>(*last).previous_);  // nobody else has it
+    auto before = std::move(const_cast<StoredTurn&>(*last).previous_);  // this is the only owner
     last = std::move(before);
   }
 }
@@ -47,8 +47,7 @@ void ResponseStore::drop(Order::iterator entry) {
   if (tenant->second.empty()) tenants_.erase(tenant);
 }
 
-// What a conversation that still runs holds does not go with its entry, so this may drop all of a tenant's and still
-// fail.
+// A running conversation's bytes do not go with its entry, so this may drop all of a tenant's entries and still fail.
 bool ResponseStore::grow(SharedSpace& space, SharedSpace::Hold& hold, const std::string& tenant, size_t n) {
   const auto oldest = [&](const std::string& name) -> std::optional<uint64_t> {
     const auto found = tenants_.find(name);
@@ -106,8 +105,8 @@ std::shared_ptr<const StoredTurn> ResponseStore::find(std::string_view tenant, c
   return (*entry)->turn;
 }
 
-// An item's id is its kind's prefix, what follows its response's, and a number, of input with "in" before it. A
-// response may have much input, and a request many references.
+// An item's id is its kind's prefix, its response's suffix, and a number, with "in" before it for input. A response may
+// have much input, and a request many references.
 std::optional<ResponseItem> ResponseStore::find_item(std::string_view tenant, const std::string& item_id) {
   const size_t begin = item_id.find('_'), end = item_id.rfind('_');
   if (begin == std::string::npos || end <= begin) return std::nullopt;

@@ -1,5 +1,5 @@
-// What POST /v1/responses keeps, so that conversations can go on from it: bounded by count and by bytes. Past a bound
-// the least recently used of the tenant that keeps most goes first. Any thread.
+// Stores responses of POST /v1/responses, so that conversations can continue: bounded by count and bytes. Past a bound,
+// the tenant that keeps most loses its least recently used. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace volley::serve {
 
-// One response, and the one that it goes on from, which lives at least as long, whether the store still has it or not.
+// A response with the one that it continues, which lives as long, stored or not.
 class StoredTurn {
  public:
   ~StoredTurn();
@@ -30,7 +30,7 @@ class StoredTurn {
   const std::vector<ResponseItem>& input() const { return input_; }
   const std::vector<ResponseItem>& output() const { return output_; }
   const std::string& json() const { return json_; }  // the response as its client got it
-  // The conversation up to and with this turn.
+  // The conversation including this turn.
   size_t conversation_bytes() const { return conversation_bytes_; }
   void for_each(const std::function<void(const std::vector<ResponseItem>&)>& read) const;
 
@@ -48,32 +48,32 @@ class StoredTurn {
 
 class ResponseStore {
  public:
-  // Nothing is kept if either is 0.
+  // Stores nothing if either is 0.
   ResponseStore(size_t max_count, size_t max_bytes);
 
-  // The input of a response that is being generated for `tenant`, which counts from now on. Null: it does not fit, or
-  // nothing is kept. `previous` may be null.
+  // The input of a response being generated for `tenant`, which counts from now on. Null: it does not fit, or nothing
+  // is stored. `previous` may be null.
   std::shared_ptr<StoredTurn> begin(std::string_view tenant, std::shared_ptr<const StoredTurn> previous,
                                     std::vector<ResponseItem> input);
-  // Keeps what begin() gave under `id` for the same tenant. Does nothing if it no longer fits.
+  // Stores begin()'s turn under `id` for the same tenant. Does nothing if it no longer fits.
   void finish(std::string_view tenant, const std::string& id, std::shared_ptr<StoredTurn> turn,
               std::vector<ResponseItem> output, std::string json);
 
-  // Null: nothing of this tenant is kept under `id`.
+  // Null: nothing of this tenant under `id`.
   std::shared_ptr<const StoredTurn> find(std::string_view tenant, const std::string& id);
-  // An item that an answer of this tenant's held.
+  // An item of one of this tenant's answers.
   std::optional<ResponseItem> find_item(std::string_view tenant, const std::string& item_id);
   bool erase(std::string_view tenant, const std::string& id);
 
   size_t count() const;
-  size_t bytes() const;  // of all turns that live, those no longer in the store too
+  size_t bytes() const;  // bytes of all living turns, stored or not
 
  private:
   struct Entry {
     std::string id;
     std::shared_ptr<const StoredTurn> turn;
-    uint64_t used = 0;        // when: a later one is higher
-    SharedSpace::Hold place;  // its tenant's
+    uint64_t used = 0;        // time of use: a later one is higher
+    SharedSpace::Hold place;  // in its tenant's share
   };
   using Order = std::list<Entry>;  // the most recently used first
 
@@ -83,9 +83,9 @@ class ResponseStore {
   std::optional<Order::iterator> look_up(std::string_view tenant, const std::string& id);
 
   SharedSpace places_;
-  const std::shared_ptr<SharedSpace> bytes_;  // of all turns that live
-  mutable std::mutex mutex_;                  // guards what follows
-  std::map<std::string, Order> tenants_;      // those that keep something
+  const std::shared_ptr<SharedSpace> bytes_;  // bytes of all living turns
+  mutable std::mutex mutex_;                  // guards the members below
+  std::map<std::string, Order> tenants_;      // tenants with stored responses
   std::unordered_map<std::string, Order::iterator> by_id_;
   uint64_t uses_ = 0;
 };

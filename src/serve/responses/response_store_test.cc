@@ -1,4 +1,4 @@
-// Protects the memory of the server from conversations that are kept, and tenants from one another.
+// Protects the server's memory from stored conversations, and tenants from one another.
 #include "serve/responses/response_store.h"
 
 #include <gtest/gtest.h>
@@ -60,10 +60,10 @@ TEST(ResponseStore, TheLeastRecentlyUsedGoes) {
   EXPECT_TRUE(store.find("key 0", "resp_a"));
 }
 
-// A conversation of one tenant outlives whatever number of short answers another one asks for.
+// A tenant's conversation survives any number of another one's short answers.
 TEST(ResponseStore, WhoKeepsMostMakesRoom) {
   ResponseStore store(10, 1 << 20);
-  keep(store, "b0", nullptr, 10'000, "key 1");  // more bytes than all of the other's, but one answer
+  keep(store, "b0", nullptr, 10'000, "key 1");  // more bytes than the other tenant's, but one answer
   keep(store, "b1", store.find("key 1", "resp_b0"), 4, "key 1");
   for (int i = 0; i < 100; ++i) keep(store, "a" + std::to_string(i));
   EXPECT_EQ(store.count(), 10u);
@@ -88,7 +88,7 @@ TEST(ResponseStore, WhoKeepsMostMakesRoom) {
   EXPECT_TRUE(small.find("key 0", "resp_a19"));
 }
 
-// Turns that are gone from the store still count while a later one needs them.
+// Dropped turns still count while a later one needs them.
 TEST(ResponseStore, BytesAreBoundedWithAllThatLives) {
   constexpr size_t kBytes = 10000;
   ResponseStore store(1000, kBytes);
@@ -121,7 +121,7 @@ TEST(ResponseStore, KeepsNothingWithoutRoom) {
   }
 }
 
-// Each turn ends the one before it: not on the stack.
+// Turns must not free each other recursively on the stack.
 TEST(ResponseStore, LongConversationsEnd) {
   ResponseStore store(2, size_t{1} << 30);
   std::shared_ptr<const StoredTurn> last;

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using ToolKind = ResponseTool::Kind;
 
-constexpr std::string_view kDefaultSpace = "functions";  // OpenAI's name for what is in no other
+constexpr std::string_view kDefaultSpace = "functions";  // OpenAI's name for tools in no other namespace
 constexpr std::string_view kSearch = "tool_search";
 constexpr std::string_view kSeparator = "__";
 
@@ -41,7 +41,7 @@ std::string model_tool_name(std::string_view space, std::string_view name) {
   return std::string(space).append(space.ends_with(kSeparator) ? "" : kSeparator).append(name);
 }
 
-// One list and what is in its namespaces.
+// Reads one list, with its namespaces.
 class ResponseTools::Reader {
  public:
   Reader(ResponseTools& tools, FieldReader& in, const std::string& field, HostedTools& hosted, bool again)
@@ -58,7 +58,7 @@ class ResponseTools::Reader {
     return read_callable(tool, type, raw, where);
   }
 
-  bool left_out() const { return left_out_; }  // the last tool was
+  bool left_out() const { return left_out_; }  // the last tool was left out
 
  private:
   bool read_callable(const json& tool, const std::string& type, std::string_view raw, const std::string& where) {
@@ -109,7 +109,7 @@ class ResponseTools::Reader {
     return true;
   }
 
-  // What a namespace says of itself is said once, with its first tool.
+  // A namespace's description comes once, with its first tool.
   std::string description_of(const json& tool) {
     return paragraphs(std::exchange(about_space_, {}), text_member(tool, "description"));
   }
@@ -140,7 +140,7 @@ class ResponseTools::Reader {
   const std::string field_;
   HostedTools& hosted_;
   const bool again_;
-  std::string space_, about_space_;  // the namespace that is being read
+  std::string space_, about_space_;  // the current namespace
   bool left_out_ = false;
 };
 
@@ -229,7 +229,7 @@ std::optional<ToolChoice> ResponseTools::choose(FieldReader& in, const json& cho
   return out;
 }
 
-// The tool that `reference` names. False: there is none.
+// Adds the tool that `reference` names. False: no such tool.
 bool ResponseTools::add_name(FieldReader& in, const json& reference, ToolChoice& out) const {
   const std::string type = text_member(reference, "type");
   if (const Entry* named = type.empty() ? nullptr : named_by(reference)) {

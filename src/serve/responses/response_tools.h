@@ -1,5 +1,5 @@
-// The tools of the Responses API as models know them, by one name each: a tool of a namespace has
-// both names in one, and a search that the client runs is a function. Calls come back as what the client knows.
+// The Responses API's tools under one name each, as models need: a namespaced tool has both names in one, and the
+// client's search is a function. Calls come back in the client's form.
 #pragma once
 
 #include <limits>
@@ -21,31 +21,30 @@ struct ResponseTool {
 
   Kind kind = Kind::kFunction;
   std::string name;
-  std::string space = {};  // the namespace that it is of; empty: of none
+  std::string space = {};  // its namespace; may be empty
 };
 
-// One that runs at OpenAI, or is the interface of its own models. A search is unless its "execution" is "client".
+// Whether a tool runs at OpenAI, or belongs to its own models. A search does, unless its "execution" is "client".
 bool is_hosted_response_tool(std::string_view type);
 
-// What the model calls the tool: "crm__find" for "find" of the namespace "crm".
+// The model's name for a tool: "crm__find" for "find" of the namespace "crm".
 std::string model_tool_name(std::string_view space, std::string_view name);
 
 class ResponseTools {
  public:
-  // Reads `raw`, a JSON array of tools as the client sent it; `field` is what errors call it: "tools",
-  // "input[2].tools". Tools that cannot run here go to `hosted`. A tool of a name that is there already is an error, or
-  // with `again` takes that one's place: the client has told of it once more. False: `in` has an error.
+  // Reads `raw`, a JSON array of tools as the client sent it; `field` is its name in errors: "tools", "input[2].tools".
+  // `hosted` gets tools that cannot run here. A repeated name is an error, or with `again` replaces the earlier tool.
+  // False: `in` has an error.
   bool add(FieldReader& in, std::string_view raw, const std::string& field, HostedTools& hosted, bool again);
 
-  // For the model, which has one name for each.
+  // For the model, with one name each.
   void fill(ToolRequest& out) const;
-  const std::string& echo() const { return echo_; }  // what was read of the first list, as an array without brackets
+  const std::string& echo() const { return echo_; }  // the tools of the first list, as an array without brackets
 
-  // The tool that the model means. Models leave out a namespace, or write a dot behind it: what is left must be one
-  // tool's. Another name is that of a function which does not exist.
+  // The tool that the model means. Models leave out a namespace, or write a dot behind it: the rest must then be one
+  // tool's. Any other name is that of a missing function.
   ResponseTool find(std::string_view model_name) const;
-  // "tool_choice". Tools that were left out are not missed among allowed ones, as long as another one is there.
-  // Nothing: `in` has an error.
+  // "tool_choice". Left-out tools may be among the allowed ones, if another one is there. Nothing: `in` has an error.
   std::optional<ToolChoice> choose(FieldReader& in, const nlohmann::json& choice) const;
 
  private:
@@ -65,7 +64,7 @@ class ResponseTools {
 
   std::vector<Entry> tools_;
   std::unordered_map<std::string, size_t> by_model_name_;
-  // Tools of namespaces, by the names that models write instead; kSeveral where it could be either of two.
+  // Namespaced tools, by the names that models write instead; kSeveral if it could be two.
   std::unordered_map<std::string, size_t> by_other_name_;
   std::string echo_;
 };

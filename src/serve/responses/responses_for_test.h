@@ -1,4 +1,4 @@
-// What the tests of the Responses API share.
+// Shared by tests of the Responses API.
 #pragma once
 
 #include <string>

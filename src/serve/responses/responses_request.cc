@@ -20,7 +20,7 @@ using nlohmann::json;
 
 constexpr std::string_view kLogprobs = "message.output_text.logprobs";
 
-// The chat's reader takes these as they are.
+// The chat's reader takes these unchanged.
 constexpr std::string_view kShared[] = {"model", "stream"};
 
 constexpr UnbuiltField kChatOnly[] = {
@@ -58,7 +58,7 @@ std::string number_json(float value) {
   return std::string(std::begin(text), end);
 }
 
-// What a request says in names of its own.
+// Reads the request's own names.
 class Reader {
  public:
   Reader(FieldReader& in, std::string_view body, const ResponsesContext& context)
@@ -115,7 +115,7 @@ class Reader {
   void read_reasoning() {
     std::string effort, summary, mode, context;
     in_.object("reasoning", [&](FieldReader& reasoning) {
-      // The chat template decides which thoughts of earlier turns it prints.
+      // The chat template decides which earlier thoughts it prints.
       if (reasoning.string("context", context) && context != "auto" && context != "current_turn" &&
           context != "all_turns") {
         reasoning.fail(invalid_field("context", R"("context" must be "auto", "current_turn" or "all_turns".)"));
@@ -131,11 +131,11 @@ class Reader {
         }
       }
     });
-    // The thoughts themselves are in the answer, and no model writes a summary of them.
+    // The answer has the thoughts themselves, and no model writes a summary.
     echo("reasoning", R"({"effort":)" + (effort.empty() ? "null" : json_quote(effort)) + R"(,"summary":null})");
   }
 
-  // The request's own, and those that the conversation brings along.
+  // The request's own tools, and those in the conversation.
   void read_tools() {
     const json* tools = in_.get("tools");
     if (tools && !tools->is_array()) {
@@ -166,11 +166,11 @@ class Reader {
     int64_t most = 0;
     chat_.max_tokens_given = in_.integer("max_output_tokens", 1, kMost, chat_.generate.max_tokens);
     echo("max_output_tokens", chat_.max_tokens_given ? std::to_string(chat_.generate.max_tokens) : "null");
-    // It bounds calls of tools that run here, and there are none.
+    // It bounds calls of tools that would run here, of which there are none.
     echo("max_tool_calls", in_.integer("max_tool_calls", 1, kMost, most) ? std::to_string(most) : "null");
     in_.object("stream_options", [](FieldReader& options) {
       bool obfuscation = false;
-      options.boolean("include_obfuscation", obfuscation);  // lengths are hidden by TLS or by nothing
+      options.boolean("include_obfuscation", obfuscation);  // TLS hides lengths, or nothing does
     });
   }
 
@@ -206,7 +206,7 @@ class Reader {
     return false;
   }
 
-  // What the answer repeats, for the client alone.
+  // Reads fields that the answer repeats, for the client alone.
   void read_bookkeeping() {
     constexpr size_t kMaxText = 512;
     const json* metadata = in_.get("metadata");

@@ -1,5 +1,4 @@
-// The body of POST /v1/responses: what the Responses API calls differently from a chat completion, which it is
-// otherwise. What it needs of earlier responses comes from the store.
+// The body of POST /v1/responses: reads what differs from a chat completion. Earlier responses come from the store.
 #pragma once
 
 #include <memory>
@@ -15,24 +14,24 @@ namespace volley::serve {
 
 struct ResponsesRequest {
   ApiRequest chat;
-  std::shared_ptr<StoredTurn> turn;  // of the input; null: the response is not to be kept
+  std::shared_ptr<StoredTurn> turn;  // its input; null: the response is not stored
   ResponseTools tools;
   bool seals_thoughts = false;  // the client wants "encrypted_content"
-  std::string echo;  // the request's own settings as members of the response object, the first without a comma
+  std::string echo;             // the request's settings as members of the response object, the first without a comma
 };
 
-// Borrowed for the length of a call.
+// Borrowed for a call.
 struct ResponsesContext {
   const RequestRules& rules;
   ResponseStore& store;
   std::string tenant;
-  std::string id_suffix;              // of the response's id and of its items'
-  size_t max_conversation_bytes = 0;  // of what previous_response_id and references bring
+  std::string id_suffix;              // ends the ids of the response and its items
+  size_t max_conversation_bytes = 0;  // bound on data from previous_response_id and references
 };
 
 ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const ResponsesContext& context);
 
-// The fields that the parser treats in its own way: what openapi.json must describe beside those of a chat completion.
+// Fields that this parser reads itself, for openapi.json beside those of a chat completion.
 std::set<std::string_view> responses_fields(const RequestRules& rules);
 
 }  // namespace volley::serve

@@ -20,7 +20,7 @@ class ResponsesWriter final : public BlockWriter {
       : BlockWriter(knowing(*this, std::move(info)), true), object_(std::move(object)), stream_(stream) {}
 
  private:
-  // A model may call a tool of a namespace by its own name alone.
+  // A model may call a namespaced tool by its own name alone.
   static ResponseInfo knowing(const ResponsesWriter& self, ResponseInfo info) {
     info.is_custom = [&self](const std::string& name) {
       return self.object_.tools.find(name).kind == ResponseTool::Kind::kCustom;
@@ -88,7 +88,7 @@ class ResponsesWriter final : public BlockWriter {
     return out;
   }
 
-  // Without the output: clients have what they were told of it.
+  // Leaves the output out, because the client has its events.
   std::string fail_answer(const ApiError& error) override {
     const std::string code = error.code.value_or(error.type);
     std::string out;
@@ -110,13 +110,13 @@ class ResponsesWriter final : public BlockWriter {
     const std::string_view reason = output().finish_reason();
     return reason == "stop" || reason == "tool_calls";
   }
-  // The last one is what a limit cut.
+  // Only the last item can be cut by a limit.
   const char* item_status(size_t index) const {
     const bool cut = output().finish() && !is_complete() && index + 1 == blocks().size();
     return cut ? "incomplete" : "completed";
   }
 
-  // The event of the block that grows. A search has none: it comes as a whole.
+  // The growing block's event. A search has none, because it comes whole.
   const char* text_event() const {
     switch (item_kind_) {
       case ItemKind::kReasoning:
@@ -160,7 +160,7 @@ class ResponsesWriter final : public BlockWriter {
         return;
       case ResponseTool::Kind::kSearch:
         item.kind = ItemKind::kSearchCall;
-        // An object, which one that was cut off is not.
+        // An object; a cut one is none.
         if (!Json::accept(item.text) || !item.text.starts_with('{')) item.text = "{}";
     }
   }
@@ -173,7 +173,7 @@ class ResponsesWriter final : public BlockWriter {
     return list;
   }
 
-  // Where an event's text belongs.
+  // The place of an event's text.
   std::string place(size_t index) const {
     std::string members =
         R"("item_id":)" + json_quote(item_of(index, false).id) + R"(,"output_index":)" + std::to_string(index);
@@ -222,7 +222,7 @@ class ResponsesWriter final : public BlockWriter {
   const ResponseObject object_;
   const bool stream_;
   int64_t sequence_ = 0;
-  ItemKind item_kind_ = ItemKind::kMessage;  // of the block that grows, in a stream
+  ItemKind item_kind_ = ItemKind::kMessage;  // kind of a stream's growing block
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
-// The answers of POST /v1/responses: a response object, or the events by which it grows. No sockets; one
-// thread at a time.
+// Answers of POST /v1/responses: a response object, or its events. No sockets; one thread at a time.
 #pragma once
 
 #include <functional>
@@ -12,13 +11,13 @@
 
 namespace volley::serve {
 
-// What a response says beside its output.
+// A response's data beside its output.
 struct ResponseObject {
-  std::string id_suffix;  // of its items' ids
+  std::string id_suffix;  // ends its items' ids
   std::string echo;       // this and the next two: see ResponsesRequest
   ResponseTools tools;
   bool seals_thoughts = false;
-  // Keeps a response that has ended, complete or cut off; null: it is not to be kept.
+  // Stores an ended response, complete or cut; null: it is not stored.
   std::function<void(std::vector<ResponseItem> output, std::string json)> keep;
 };
 

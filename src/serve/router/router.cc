@@ -31,8 +31,8 @@ constexpr EndpointRow kRows[] = {
     {"/tokenize", "POST", Endpoint::kTokenize, true, true, Wait::kWork},
     {"/detokenize", "POST", Endpoint::kDetokenize, true, true, Wait::kWork},
     {"/v1/models", "GET", Endpoint::kModels, true, true, Wait::kNothing},
-    {"/v1/models/", "GET", Endpoint::kModel, true, true, Wait::kNothing},  // names hold slashes
-    {"/health", "GET", Endpoint::kHealth, false, true, Wait::kNothing},    // healthy is who can be asked
+    {"/v1/models/", "GET", Endpoint::kModel, true, true, Wait::kNothing},  // names have slashes
+    {"/health", "GET", Endpoint::kHealth, false, true, Wait::kNothing},    // healthy means ready for requests
     {"/ready", "GET", Endpoint::kReady, false, false, Wait::kNothing},
     {"/version", "GET", Endpoint::kVersion, false, false, Wait::kNothing},
     {"/metrics", "GET", Endpoint::kMetrics, false, true, Wait::kNothing},
@@ -50,7 +50,7 @@ std::string_view path_of(const HttpRequest& request) {
   return target.substr(0, target.find_first_of("?#"));
 }
 
-// What of `path` a row's pattern leaves open; nothing: it does not match.
+// The part of `path` that a row's pattern leaves open; nothing: no match.
 std::optional<std::string_view> match(std::string_view pattern, std::string_view path) {
   const size_t star = pattern.find('*');
   if (star != std::string_view::npos) {
@@ -72,7 +72,7 @@ bool takes(const EndpointRow& row, std::string_view method) {
   return method == row.method || (method == "HEAD" && row.method == "GET");
 }
 
-// The methods of a path: as Allow lists them, and as a sentence does.
+// A path's methods, as Allow or a sentence lists them.
 std::string methods_of(std::string_view path, bool with_head, std::string_view separator) {
   std::string list;
   for (const EndpointRow& row : kRows) {

@@ -1,4 +1,4 @@
-// Which endpoint a request is for.
+// Finds a request's endpoint.
 #pragma once
 
 #include <span>
@@ -45,21 +45,20 @@ enum class Endpoint {
   kPage,
 };
 
-// What the work of a request waits for.
+// The resource that a request's handling waits for.
 enum class Wait {
   kNothing,
-  kWork,  // of the processor: tokenising megabytes takes seconds
+  kWork,  // the processor: tokenising megabytes takes seconds
   kDisk,
 };
 
-// A row of the table of endpoints.
 struct EndpointRow {
-  // One that ends with "/" stands for everything below it, "/" itself aside; "*" for a segment.
+  // A path that ends with "/" stands for all below it, without "/" itself; "*" stands for a segment.
   std::string_view path;
   std::string_view method;
   Endpoint endpoint;
-  bool needs_key;     // what gives away the model's work or its name
-  bool needs_engine;  // there is no answer before the engine is loaded
+  bool needs_key;     // protects the model's work and name
+  bool needs_engine;  // no answer before the engine is loaded
   Wait wait;
 };
 
@@ -67,13 +66,13 @@ std::span<const EndpointRow> endpoint_rows();
 
 struct Route {
   const EndpointRow* row = nullptr;
-  std::string rest;  // of a path below a row's, or where it has "*", decoded: a model's name, a file's, a response's id
+  std::string rest;  // the open part of a path, decoded: a model's name, a file's, a response's id
 };
 
-// The query string is ignored. An unknown path is a 404, a wrong method a 405 with Allow; HEAD goes where GET goes.
+// Ignores the query. An unknown path is a 404, a wrong method a 405 with Allow; HEAD goes where GET goes.
 std::variant<Route, HttpResponse> route(const HttpRequest& request);
 
-// The endpoint's path for logs and metric labels: a bounded set, "other" for unknown paths.
+// The endpoint's path for logs and metric labels, from a bounded set, "other" for unknown paths.
 std::string_view path_label(const HttpRequest& request);
 
 }  // namespace volley::serve

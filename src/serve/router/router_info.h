@@ -1,4 +1,4 @@
-// What routers before several servers ask them: how much there is to do, and what they serve. Any thread.
+// Answers for routers in front of several servers: load, and the model served. Any thread.
 #pragma once
 
 #include <volley/engine.h>
@@ -10,13 +10,13 @@
 
 namespace volley::serve {
 
-// GET /load, as vLLM answers it: {"server_load": open requests of clients, however many choices they have}.
+// GET /load, as vLLM answers it: {"server_load": open client requests, whatever their number of choices}.
 nlohmann::ordered_json load_json(const Load& load);
 // GET /get_load, as SGLang answers it: [{dp_rank, num_reqs, num_waiting_reqs, num_tokens}], one entry for all replicas
-// of this server together. Its requests are those of the engine: each choice is one.
+// together. Its requests are the engine's: one for each choice.
 nlohmann::ordered_json replica_loads_json(const Load& load, const EngineStats& stats);
-// GET /server_info and /model_info: of SGLang's fields those that sglang-router reads, as far as they are facts here.
-// There is no model_path: the router would look for a tokenizer there.
+// GET /server_info and /model_info: the SGLang fields that sglang-router reads and that exist here. There is no
+// model_path, because the router would look for a tokenizer there.
 nlohmann::ordered_json server_info_json(const ServerOptions& options, const EngineInfo& info);
 nlohmann::ordered_json model_info_json(const ServerOptions& options, const EngineInfo& info);
 

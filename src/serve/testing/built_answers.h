@@ -1,4 +1,4 @@
-// What a client of each API puts together from a stream; the tests fail where the official clients refuse it.
+// Joins a stream as each API's clients do; fails where the official clients refuse it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ inline void append_text(nlohmann::json& to, const nlohmann::json& more) {
   to = to.get<std::string>() + more.get<std::string>();
 }
 
-// The message of a chat: its content, and its calls as a whole answer has them, without ids.
+// A chat's message: its content, and its calls as in a whole answer, without ids.
 inline nlohmann::json built_chat(const std::string& stream) {
   nlohmann::json content = "", calls = nlohmann::json::array();
   for (const nlohmann::json& chunk : stream_data(stream)) {
@@ -45,7 +45,7 @@ inline nlohmann::json built_chat(const std::string& stream) {
   return {{"content", content}, {"calls", calls}};
 }
 
-// The same of a whole answer.
+// The same for a whole answer.
 inline nlohmann::json whole_chat(const nlohmann::json& body) {
   const nlohmann::json& message = body.at("choices").at(0).at("message");
   nlohmann::json calls = message.value("tool_calls", nlohmann::json::array());
@@ -56,7 +56,7 @@ inline nlohmann::json whole_chat(const nlohmann::json& body) {
   return {{"content", message.at("content").is_null() ? "" : message.at("content")}, {"calls", calls}};
 }
 
-// The blocks of an answer of the Messages API.
+// The blocks of a Messages API answer.
 inline nlohmann::json built_message(const std::string& stream) {
   nlohmann::json blocks = nlohmann::json::array();
   std::string input;
@@ -92,7 +92,7 @@ inline nlohmann::json built_message(const std::string& stream) {
   return blocks;
 }
 
-// The items of an answer of the Responses API: each when it is added, and what its end says.
+// The items of a Responses API answer: each as it is added, and as its end says.
 inline nlohmann::json built_response(const std::string& stream) {
   nlohmann::json items = nlohmann::json::array();
   std::string text;

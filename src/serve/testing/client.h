@@ -1,5 +1,4 @@
-// A blocking HTTP client for tests, on plain sockets: it can also send what no proper client would. Every wait ends
-// after a few seconds. One thread.
+// A blocking HTTP client for tests, on plain sockets, which can send invalid bytes. Every wait is bounded. One thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ struct ClientResponse {
 
 class Client {
  public:
-  // receive_buffer: bytes the kernel may hold for a reader that does not read; 0: its default.
+  // receive_buffer: bytes that the kernel may hold for a slow reader; 0: its default.
   explicit Client(uint16_t port, int receive_buffer = 0);
   ~Client();
   Client(const Client&) = delete;
@@ -28,12 +27,12 @@ class Client {
   bool send(std::string_view bytes);  // false: the server closed
   // The next response on the connection; nothing if the connection ends before it is complete.
   std::optional<ClientResponse> receive(bool head_only = false);
-  // Until `text` was received; what was read stays for receive().
+  // Waits until `text` was received, and leaves all bytes for receive().
   bool wait_for(std::string_view text);
   bool wait_for_close();
-  // Reads what is there, at most 16 KiB; it stays for receive(). Waits if there is nothing; false: the server closed.
+  // Reads available bytes, at most 16 KiB, for receive(). Waits if there are none; false: the server closed.
   bool fill();
-  void send_end();  // the client sends nothing more, and still reads
+  void send_end();  // ends the client's side, which still reads
   void close();
 
   std::optional<ClientResponse> get(const std::string& path);

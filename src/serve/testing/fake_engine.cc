@@ -6,7 +6,7 @@
 namespace volley::serve {
 namespace {
 
-constexpr TokenId kBeginToken = 256;  // what add_special_tokens puts first
+constexpr TokenId kBeginToken = 256;  // the token that add_special_tokens puts first
 
 }  // namespace
 
@@ -107,7 +107,7 @@ void FakeEngine::loop() {
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || !running_.empty(); });
     if (running_.empty()) return;
-    // Sinks run without the lock, as in the real engine: they may call cancel().
+    // Sinks run without the lock, as in the real engine, because they may call cancel().
     std::vector<std::pair<EventSink, Event>> news;
     for (Running& running : running_) news.emplace_back(running.sink, step(running));
     for (const auto& [sink, event] : news) {
@@ -148,7 +148,7 @@ Result<std::vector<TokenId>> FakeEngine::encode_within(std::string_view text, bo
   const size_t whole = text.size();
   std::vector<TokenId> ids;
   if (add_special_tokens) ids.push_back(kBeginToken);
-  // A token a byte, but one for as many spaces as a real vocabulary has in one.
+  // A token is a byte, except for a run of spaces as long as a real vocabulary's.
   static const std::string run(64, ' ');
   while (!text.empty() && (limits.last_tokens > 0 || ids.size() <= limits.max_tokens)) {
     ids.push_back(static_cast<unsigned char>(text.front()));

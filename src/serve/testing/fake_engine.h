@@ -1,4 +1,4 @@
-// An Engine without a model, for tests: a token is a byte, and a script says what each request answers.
+// An Engine without a model, for tests: a token is a byte, and a script decides each answer.
 #pragma once
 
 #include <volley/engine.h>
@@ -16,7 +16,7 @@
 
 namespace volley::serve {
 
-// What one request gets, piece by piece, one piece a tick of the engine's thread.
+// One request's answer, one piece for each tick of the engine's thread.
 struct FakeScript {
   std::vector<std::string> pieces = {"Hello", " world"};
   bool endless = false;  // repeats the pieces until cancelled
@@ -36,10 +36,10 @@ class FakeEngine final : public Engine {
   explicit FakeEngine(Writer writer = {}, std::chrono::microseconds tick = std::chrono::microseconds(200));
   ~FakeEngine() override;
 
-  // A grammar that holds "endless" takes until it is cancelled.
+  // A grammar with "endless" compiles until it is cancelled.
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override;
   bool compiles(const GrammarSpec& grammar) const override { return grammar.text.find("new") != std::string::npos; }
-  // As set_grammar_check() says: nothing is wrong with a grammar, or to be said of it.
+  // Decided by set_grammar_check(); by default a grammar has neither errors nor notes.
   Result<std::vector<std::string>> check_grammar(const GenerateRequest& request) const override {
     return grammar_check_ && request.grammar ? grammar_check_(*request.grammar) : std::vector<std::string>();
   }
@@ -49,27 +49,26 @@ class FakeEngine final : public Engine {
   void drop_prefix_cache() override {}
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override;
-  // One that holds "stuck" takes until release(). One that holds "endless" takes until it is cancelled, and so does a
-  // chat.
+  // A text with "stuck" takes until release(); one with "endless" takes until it is cancelled, and so does a chat.
   Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
                                              const EncodeLimits& limits) const override;
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override;
-  // "messages|kwargs|generation prompt|continue", and "|tools" if there are any; kFailedPrecondition if a message holds
-  // "no template".
+  // "messages|kwargs|generation prompt|continue", and "|tools" if any; kFailedPrecondition if a message contains "no
+  // template".
   Result<std::string> render_chat(const ChatMessages& chat) const override;
 
   EngineInfo& mutable_info() { return info_; }  // before requests
   using GrammarCheck = std::function<Result<std::vector<std::string>>(const GrammarSpec&)>;
   void set_grammar_check(GrammarCheck check) { grammar_check_ = std::move(check); }  // before requests
-  // What submit() answers after accepting `accepted_first` more requests.
+  // submit()'s error after accepting `accepted_first` more requests.
   void refuse_submits(Error error, int accepted_first = 0);
   std::vector<GenerateRequest> submitted() const;  // in order
   int running() const;
   int cancelled() const;
   size_t longest_encoded() const { return longest_encoded_; }  // bytes
   void release() { released_ = true; }
-  int encoding() const { return encoding_; }    // endless texts, now
-  int compiling() const { return compiling_; }  // endless grammars, now
+  int encoding() const { return encoding_; }    // endless texts under way
+  int compiling() const { return compiling_; }  // endless grammars under way
 
  private:
   struct Running {
@@ -100,7 +99,7 @@ class FakeEngine final : public Engine {
   std::deque<Running> running_;
   std::vector<GenerateRequest> submitted_;
   std::optional<Error> refusal_;
-  int accepted_first_ = 0;  // before refusal_ counts
+  int accepted_first_ = 0;  // requests to accept before refusal_ counts
   RequestId next_id_ = 1;
   EngineStats stats_;
   bool stopping_ = false;

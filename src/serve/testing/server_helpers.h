@@ -1,4 +1,4 @@
-// What tests of a running server share.
+// Shared by tests of a running server.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ inline const std::string kStream = R"({"prompt": "x", "stream": true})";
 FakeScript endless_script(std::string piece = "word ");
 
 ServerOptions make_options();  // any free port, the model "pocket"
-// make_options() but for one value.
+// make_options() with one value changed.
 template <typename T>
 ServerOptions with(T ServerOptions::*option, std::type_identity_t<T> value) {
   ServerOptions options = make_options();
@@ -29,10 +29,10 @@ ServerOptions with(T ServerOptions::*option, std::type_identity_t<T> value) {
 }
 std::unique_ptr<Server> start_server(Engine& engine, ServerOptions options = make_options());
 
-// A client that was sent `text` of the answer to this request for a stream; throws if it does not come.
+// A client that has received `text` of a stream for this request; throws if it does not come.
 std::unique_ptr<Client> open_stream(uint16_t port, const std::string& text = "word", const std::string& json = kStream);
 
-// Until the condition holds; false if it does not within a few seconds.
+// Waits until the condition holds; false if it does not within a few seconds.
 bool eventually(const std::function<bool()>& condition);
 
 // The text of a stream's chunks, then "|done", or "|error" if an error ended it.

@@ -15,7 +15,7 @@ constexpr std::array<Header, 5> kHeaders = {{
      "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"},
     {"X-Content-Type-Options", "nosniff"},
     {"Referrer-Policy", "no-referrer"},
-    // Asks again each time, so that a new version of the program is seen at once.
+    // Makes browsers check each time, so that a new version of the program shows at once.
     {"Cache-Control", "no-cache"},
     {"Vary", "Accept-Encoding"},
 }};
@@ -28,7 +28,7 @@ const PageFile* find_page_file(std::string_view path) {
   return found == files.end() ? nullptr : &*found;
 }
 
-// RFC 9110, 12.5.3: codings with weights, of which 0 means "not this one".
+// RFC 9110, 12.5.3: codings with weights, where 0 means "not this one".
 bool accepts_gzip(std::string_view accept_encoding) {
   while (!accept_encoding.empty()) {
     const size_t comma = std::min(accept_encoding.find(','), accept_encoding.size());

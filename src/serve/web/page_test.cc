@@ -1,4 +1,4 @@
-// That the embedded page is whole: what it names is there, and nothing in it needs what its policy forbids.
+// The embedded page is complete: all named files exist, and nothing needs what its policy forbids.
 #include "serve/web/page.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ TEST(Page, UnknownPathsAreNotFiles) {
   }
 }
 
-// What is there compressed alone is compared in tests/web/serving.test.mjs, where there is a reader of it.
+// tests/web/serving.test.mjs compares files that exist only compressed, because it can decompress them.
 TEST(Page, BytesAreThoseOfTheSources) {
   for (const PageFile& file : page_files()) {
     EXPECT_FALSE(file.bytes.empty() && file.gzip.empty()) << file.path;

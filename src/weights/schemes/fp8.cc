@@ -5,7 +5,7 @@ namespace volley::weights {
 namespace {
 
 struct Fp8Layout {
-  int64_t first_row = 0;  // of the matrix of scales
+  int64_t first_row = 0;  // first row in the matrix of scales
   int64_t block_rows = 0, block_columns = 0;
   int64_t scale_columns = 0;
 };
@@ -55,7 +55,7 @@ Result<std::optional<Codes>> find_fp8(const Finder& finder) {
   Fp8Layout layout = {finder.first_row(), rows, columns, 1};
   CodeFormat format;
   format.name = "fp8";
-  Shape of_one = scale.shape;  // of one matrix of a stack
+  Shape of_one = scale.shape;  // shape of one matrix of a stack
   if (finder.site().stacked && !of_one.empty()) of_one.erase(of_one.begin());
   const bool one = count(of_one) == 1, one_a_row = of_one == Shape{rows} || of_one == Shape{rows, 1};
   if (q.block_rows > 0) {

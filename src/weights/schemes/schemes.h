@@ -37,7 +37,7 @@ struct Quantisation {
 struct CodeSite {
   std::string module;  // its tensors' names without ".weight"; of a stack the whole tensor's name
   bool stacked = false;
-  int64_t count = 1, parts = 1;  // of a stack: its number of matrices, and the parts of each
+  int64_t count = 1, parts = 1;  // for a stack: its number of matrices, and the parts of each
   int64_t index = 0;             // index among its count * parts
   int64_t rows = 0, columns = 0;
 };

@@ -20,7 +20,7 @@ void pack_tile_f32(const T* x, int64_t stride, int64_t rows, int64_t k, float* t
   }
 }
 
-// Rows that lie anywhere, side by side: [rows][k], `size` bytes a value.
+// Copies scattered rows side by side: [rows][k], `size` bytes a value.
 void gather_block(const PanelProduct& p, int64_t row, int64_t rows, int64_t k0, int64_t k, int64_t size, char* to) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t source = p.x_rows[row + r] / p.x_divisor;
@@ -31,7 +31,7 @@ void gather_block(const PanelProduct& p, int64_t row, int64_t rows, int64_t k0, 
 // The rows' columns [k0, k0 + k), filled up with zeros as the kernel reads them.
 void pack_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t k0, int64_t k, void* tile) {
   if (const int64_t padded = divide_up(k, p.pad) * p.pad; padded != k) {
-    const int64_t step_bytes = rows * (p.pairs ? 2 : 4);  // of a column; a pair's bytes lie side by side
+    const int64_t step_bytes = rows * (p.pairs ? 2 : 4);  // bytes of a column; a pair's bytes lie side by side
     std::memset(static_cast<char*>(tile) + k / 2 * 2 * step_bytes, 0, (padded - k / 2 * 2) * step_bytes);
   }
   alignas(64) char gathered[kTileBytes];  // no larger than the tile

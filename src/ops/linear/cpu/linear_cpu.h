@@ -27,7 +27,7 @@ inline constexpr int64_t kTileRows = 16;  // rows that go through a panel togeth
 // Size of the packed x of one block of k. It is also how far ahead 16 rows prefetch; 4 KB and 16 KB were slower from
 // memory.
 inline constexpr int64_t kTileBytes = 8 << 10;
-inline constexpr int64_t kSumBytes = 16 << 10;  // of the accumulators of one group of panels
+inline constexpr int64_t kSumBytes = 16 << 10;  // bytes of the accumulators of one group of panels
 
 // One block of k of one tile of rows, against some panels.
 struct TileProduct {
@@ -54,7 +54,7 @@ struct TileOutput {
   const float* bias;     // bias of these panels' first output; or null
   const float* up_bias;  // bias of the same output's up; then `bias` is the gate's
   SwiGluClamp clamp;
-  DType dtype;      // of y
+  DType dtype;      // type of y
   void* y;          // the first row's first output of these panels
   int64_t stride;   // elements from one row of y to the next
   int64_t columns;  // outputs that y has from there on; more than 16 for whole panels
@@ -95,7 +95,7 @@ struct PanelProduct {
   int64_t x_divisor = 1;
   const int32_t* y_rows = nullptr;
 
-  // n: of the packed matrix, all parts. x and y as linear() has them.
+  // n: rows of the packed matrix, all parts. x and y as in linear().
   static PanelProduct make(const char* weights, int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout,
                            const TensorView& x, const TensorView& y, EndKind kind);
 };

@@ -81,7 +81,6 @@ void read_row(const SourceRow& row, int64_t begin, int64_t count, float* values)
   }
 }
 
-// One row of codes, as they are.
 void store_codes(const WeightRows& part, int64_t row, int64_t k, int64_t lane, const WeightFormat& format,
                  char* panel) {
   const auto groups = static_cast<size_t>((k + format.group_k - 1) / format.group_k);
@@ -110,14 +109,14 @@ void pack_codes(const SourceRow& row, int64_t k, int64_t lane, const WeightForma
 
 void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, const WeightFormat& format,
                      LinearLayout layout, char* packed) {
-  std::vector<int64_t> first_row;  // of each part, among all rows
+  std::vector<int64_t> first_row;  // each part's first row among all
   int64_t n = 0;
   for (const WeightRows& part : parts) {
     first_row.push_back(n);
     n += part.rows;
   }
   const int64_t panel_bytes = linear_panel_bytes(k, format);
-  // Codes of a group are made together, and what reads rows reads whole ones.
+  // Whole rows are packed at once: a group's codes are made together, and `values` delivers rows.
   const bool reads = std::ranges::any_of(parts, [](const WeightRows& part) { return part.values != nullptr; });
   const int64_t chunk = format.is_codes() || reads ? k : kChunk;
   const auto pack_panel = [&](int64_t p, int) {

@@ -257,7 +257,7 @@ Result<LinearWeight> pack_weights(Device& device, std::span<const WeightRows> pa
 }
 int64_t weight_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
   if (format.is_nibbles()) return linear_codes_bytes(n, k, format, layout);
-  if (is_byte_codes(format)) return linear_bytes_bytes(n, k, format, layout);  // of experts
+  if (is_byte_codes(format)) return linear_bytes_bytes(n, k, format, layout);  // for experts
   return linear_cuda_packed_bytes(n, k, format, layout);
 }
 

@@ -86,7 +86,7 @@ __device__ __forceinline__ void consume_blocks(const Ring& ring, const TileArgs&
         reinterpret_cast<const float2*>(ring.stages + Shape::kScalesAt + stage * Shape::kStageScaleBytes) + lane % 4;
 #pragma unroll
     for (int j = 0; j < Shape::kColumns / 8; ++j) {
-      const float2 rows = row_scales[j * 4];  // of the two columns that the thread has of these eight
+      const float2 rows = row_scales[j * 4];  // scales of the thread's two columns of these eight
       const float2 scales = {__fmul_rn(weight_scale, rows.x), __fmul_rn(weight_scale, rows.y)};
       float* const to = sums + j * 4;
       const float* const of = products + j * 4;

@@ -43,7 +43,7 @@ constexpr BytePlace byte_place(int row, int column) {
   const int lane = row % 8 * 4 + column % 8 / 2, step = column / 16, i = row % 16 / 8 + column % 16 / 8 * 2;
   return {((row / 16 * 2 + step / 2) * 32 + lane) * 4 + step % 2 * 2 + i / 2, i % 2 * 8 + column % 2 * 16};
 }
-// The word of a scale in its block.
+// Index of a row's scale in its block, in words.
 constexpr int byte_scale_place(int row) {
   return kByteCodes / 4 + (row / 16 * 8 + row % 8) * 2 + row % 16 / 8;
 }

@@ -19,7 +19,7 @@
 
 namespace volley::ops {
 
-inline constexpr int kCodeBytes = 1024;  // of a half's codes
+inline constexpr int kCodeBytes = 1024;  // bytes of a half's codes
 inline constexpr int kMostCodeWords = 4;
 inline constexpr int kMinimumColumns = 32;  // that have a word for their scale and one for their minimum
 constexpr int code_words(const WeightFormat& format) {

@@ -18,7 +18,7 @@ struct OwnCodes {
 // Addresses that the loop keeps.
 struct CodeRing {
   uint32_t full, empty;    // barriers
-  uint32_t x;              // of the first stage, for the matrix unit
+  uint32_t x;              // the first stage's x, for the matrix unit
   uint32_t words, scales;  // in it, that this lane loads
 };
 

@@ -12,7 +12,7 @@ namespace volley::ops {
 
 // Where sums wait on their way from a team to the next.
 struct Relay {
-  uint64_t* batons;  // of the warps of all teams: the sums that a warp waits for are there; one arrival each
+  uint64_t* batons;  // barriers of all teams' warps: the sums that a warp waits for are there; one arrival each
   float4* sums;      // [four sums][thread of a team]
 };
 

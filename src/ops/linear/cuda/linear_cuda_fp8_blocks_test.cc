@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using Case = Fp8Case;
 
 constexpr DType kF8 = DType::kF8E4M3, kF32 = DType::kF32, kBF16 = DType::kBF16;
-constexpr int64_t kBlock = 128;  // of a checkpoint, both ways
+constexpr int64_t kBlock = 128;  // a checkpoint's block, both ways
 
 int64_t blocks_of(int64_t n) {
   return (n + kBlock - 1) / kBlock;
@@ -57,7 +57,7 @@ struct BlockWeights {
     return row < first ? row / kBlock : blocks_of(first) + (row - first) / kBlock;
   }
   float scale(int64_t row, int64_t block) const { return scales[block_row(row) * blocks_of(k) + block]; }
-  std::vector<float> values_of(int64_t row) const {  // of the codes
+  std::vector<float> values_of(int64_t row) const {  // values of the codes
     std::vector<float> values;
     for (int64_t i = 0; i < k; ++i) values.push_back(to_float(Float8E4M3{codes[row * k + i]}));
     return values;

@@ -36,7 +36,7 @@ __device__ inline void multiply16(float (&d)[4], const uint32_t (&a)[4], uint32_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Where the 16-byte piece c of row r lies in rows of 128 bytes.
+// Offset of the 16-byte piece c of row r, in rows of 128 bytes.
 __device__ inline uint32_t swizzled(int r, int c) {
   return static_cast<uint32_t>(r * 128 + (c ^ (r % 8)) * 16);
 }
@@ -63,7 +63,7 @@ __device__ __forceinline__ void multiply32(float (&sums)[kTiles][4], const uint3
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
-    uint32_t b[4];  // of both steps
+    uint32_t b[4];  // right sides of both steps
     load_fragments(b, rows + swizzled(j * 8 + lane % 8, k * 2 + lane / 8));
     multiply16(sums[j], a, b[0], b[1]);
     multiply16(sums[j], next, b[2], b[3]);

@@ -30,7 +30,7 @@ using FewRows = TileRows<8, 16, 32, 64, 96, 128>;
 using ManyRows = TileRows<160, 192, 224, 256>;
 using AnyRows = TileRows<8, 16, 32, 64, 96, 128, 160, 192, 224, 256>;
 
-// The tile of kHalves and `rows` rows, one of kRows. Whether there is such a one.
+// Launches the tile of kHalves and `rows` rows, which is one of kRows. Returns whether that tile exists.
 template <DType kStorage, int kHalves, bool kShared, bool kSummarises, bool kBiased, bool kInBlocks, int... kRows>
 bool launch_one_of(TileRows<kRows...>, int rows, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
   return ((rows == kRows && (launch_tile<TileShape<kHalves, kRows, kShared, kStorage, kSummarises, kBiased, kInBlocks>>(

@@ -18,7 +18,7 @@ constexpr bool kBuiltForSm90a = false;
 constexpr int kTileHalves[] = {2, 3, 4, 6};
 constexpr int kTileRows[] = {8, 16, 32, 64, 96, 128, 160, 192, 224, 256};
 constexpr int64_t kLeastBlocks =
-    8;  // of k in a slice: below, filling and draining the pipeline costs more than it saves
+    8;  // least k of a slice: below, filling and draining the pipeline costs more than it saves
 
 // Tiles by rows that have a kernel (linear_cuda_tiles_rows.cu).
 constexpr LinearTile kRowTiles[] = {{3, 128, false, true}, {4, 128, false, true}, {6, 128, true, true}};
@@ -76,7 +76,7 @@ bool fits(LinearTile tile, int64_t rows) {
 double estimate(int64_t halves, LinearTile tile, int split, int64_t rows) {
   const double row_tiles = static_cast<double>(divide_up(rows, tile.rows));
   const double tiles = static_cast<double>(divide_up(halves, tile.halves)) * row_tiles;
-  const double slices = tile.by_rows && tile.shared ? 1 : split;  // of k, in different blocks
+  const double slices = tile.by_rows && tile.shared ? 1 : split;  // slices of k in different blocks
   const double waves = std::ceil(tiles * slices / kPlanProcessors) / slices;
   const double weight_rows = 32.0 * tile.halves;
   const double common = tile.shares_x() ? tile.rows : tile.shared ? weight_rows : 0;

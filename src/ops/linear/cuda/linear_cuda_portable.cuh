@@ -26,7 +26,7 @@ struct LinearPortableArgs {
   const uint8_t* x = nullptr;
   void* y = nullptr;
   int k = 0, k_blocks = 0;
-  int rows = 0, outputs = 0, weight_rows = 0;  // of y; of the packed weight
+  int rows = 0, outputs = 0, weight_rows = 0;  // sizes of y; rows of the packed weight
   int row_tiles = 0;
   int split = 1;
   EndKind kind = EndKind::kStore;
@@ -37,11 +37,11 @@ struct LinearPortableArgs {
 template <typename Weights_, int kRows_, int kWarps_>
 struct LinearPortableShape {
   using Weights = Weights_;
-  static constexpr int kRows = kRows_, kWarps = kWarps_;  // of a team
+  static constexpr int kRows = kRows_, kWarps = kWarps_;  // rows and warps of a team
   static constexpr int kWeightRows = 16 * kWarps, kTeamThreads = 32 * kWarps;
   static constexpr int kWeightBytes = Weights::stage_bytes(kWeightRows), kStageBytes = kWeightBytes + kRows * 128;
   static constexpr int kStages = kStageBytes <= 6 << 10 ? Weights::kMostStages : kStageBytes <= 12 << 10 ? 4 : 3;
-  static constexpr int kRingBytes = kStages * kStageBytes;  // of a team; two fit into the 99 KB of sm_89
+  static constexpr int kRingBytes = kStages * kStageBytes;  // ring of a team; two fit into the 99 KB of sm_89
   static constexpr int kSumStride = kWeightRows + 4;        // floats
   static_assert(2 * kRingBytes <= 99 << 10 && kRows * kSumStride * 4 <= kRingBytes);
 };

@@ -11,13 +11,13 @@ namespace volley::ops {
 
 struct TileArgs {
   const uint8_t* weights = nullptr;      // packed
-  const float* weight_scales = nullptr;  // FP8: of packed rows; in blocks [halves][k_blocks]
-  const float* row_scales = nullptr;     // FP8: of the rows of x; in groups [k_blocks][row_scales_stride]
+  const float* weight_scales = nullptr;  // FP8: scales of packed rows; in blocks [halves][k_blocks]
+  const float* row_scales = nullptr;     // FP8: scales of the rows of x; in groups [k_blocks][row_scales_stride]
   const uint8_t* whole = nullptr;        // RowSummaries::whole
   void* y = nullptr;
   int halves = 0;  // halves of panels: 32 weight rows each
   int k_blocks = 0;
-  int rows = 0, outputs = 0;  // of y
+  int rows = 0, outputs = 0;  // size of y
   int row_tiles = 0;
   int split = 1;
   EndKind kind = EndKind::kStore;

@@ -13,8 +13,8 @@
 
 namespace volley::ops {
 
-// kHalves * 32 weight rows for kRows rows of x, by a warpgroup for 64 rows and one that copies. kShared: a block takes
-// both slices.
+// Multiplies kHalves * 32 weight rows with kRows rows of x: a warpgroup for 64 rows, and one that copies. kShared: a
+// block takes both slices.
 template <int kHalves_, int kRows_, bool kShared_>
 struct RowShape {
   static constexpr int kHalves = kHalves_, kRows = kRows_;
@@ -23,7 +23,7 @@ struct RowShape {
   static constexpr bool kFp8 = false;
   static constexpr int kBlockColumns = kBlockK;
   static constexpr int kGroups = kRows / 64, kConsumers = kGroups * 128;
-  static constexpr int kColumns = kHalves * 32;  // of a product
+  static constexpr int kColumns = kHalves * 32;  // columns of a product
   static constexpr int kProductLimit = 256;
   // The sums want more registers than an even share: the copying warps are a whole group, and give up most of theirs.
   static constexpr int kThreads = kConsumers + 128;
@@ -49,9 +49,9 @@ struct OwnPairs {
   static constexpr int kAcross = Shape::kColumns / 8, kCount = (Shape::kShared ? 2 : 1) * kAcross;
 
   const TileArgs& args;
-  int row, output;  // of the first pair
+  int row, output;  // place of the first pair
   float2 before[kCount];
-  uint64_t turns = 0;  // of what is sent
+  uint64_t turns = 0;  // turns of what is sent
 
   __device__ OwnPairs(const TileArgs& a, int tile_row, int half, int rank) : args(a) {
     const int t = threadIdx.x;
@@ -115,7 +115,7 @@ __device__ void consume_both(const Ring& ring, const TileArgs& args, OwnPairs<Sh
   hopper::cluster_wait();  // the other block has received what this one copied
 }
 
-// One slice; of each 16 rows, the first block of the cluster finishes the first 8 and the second the others.
+// Computes one slice. The cluster's first block finishes the first 8 of each 16 rows, the second block the others.
 template <typename Shape>
 __device__ void consume_one(const Ring& ring, OwnPairs<Shape>& own, int blocks, int rank, uint64_t* arrived) {
   using namespace hopper;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     registers_shrink_to<Shape::kProducerRegisters>();
     if (threadIdx.x == Shape::kConsumers) produce_weights<Shape>(ring, args, slice, half, rank);
     if (threadIdx.x == Shape::kConsumers + 32) produce_x<Shape>(ring, &x_map, slice, row, rank);
-    // They end here: barriers of a cluster count threads that have ended as arrived.
+    // The producers end here: a cluster's barriers count ended threads as arrived.
   } else {
     registers_grow_to<Shape::kConsumerRegisters>();
     OwnPairs<Shape> own(args, row, half, rank);

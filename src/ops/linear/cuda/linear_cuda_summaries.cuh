@@ -30,7 +30,7 @@ __device__ void note_rows(const TileArgs& args, int row, RowNotes<Shape>& notes)
   }
 }
 
-// FP8: of the two outputs that a thread has sums of, of the group that begins with `output`.
+// FP8: scales of the two outputs that a thread sums, in the group that begins with `output`.
 __device__ inline float2 own_weight_scales(const TileArgs& args, int output) {
   const int t = threadIdx.x % 128, mine = output + t / 32 * 16 + t % 32 / 4;
   return output < args.outputs ? float2{args.weight_scales[mine], args.weight_scales[mine + 8]} : float2{};
@@ -96,7 +96,7 @@ __device__ void summarise_rows(const TileArgs& args, const RowNotes<Shape>& note
   }
 }
 
-// Rows that are whole, to y: 16 lanes a row, four outputs each.
+// Writes whole rows to y: 16 lanes for each row, four outputs each.
 template <typename Shape>
 __device__ void store_whole_rows(const TileArgs& args, const RowNotes<Shape>& notes, const float* group_sums, int row,
                                  int output) {

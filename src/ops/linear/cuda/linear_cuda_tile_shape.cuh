@@ -30,7 +30,7 @@ struct TileShape {
   static constexpr bool kUnevenRegisters = kGroups == 3 && kRows >= (kInBlocks ? 128 : 192);
   static constexpr int kThreads = kConsumers + (kUnevenRegisters ? 128 : 64);  // and a warp each for weights and x
 
-  static constexpr int kColumns = kRows;  // of a product: the rows of x are the N side
+  static constexpr int kColumns = kRows;  // columns of a product: the rows of x are the N side
   static constexpr int kProductLimit = kUnevenRegisters ? 128 : 256;
   static constexpr bool kCountsGivenBack = false;
 

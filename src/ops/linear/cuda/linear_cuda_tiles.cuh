@@ -213,7 +213,7 @@ __device__ __forceinline__ void leave_and_finish(const Ring& ring, const TileArg
   } else {
     hopper::cluster_arrive();
     finish<Shape, 2>(args, sums, rank, half, row);
-    hopper::cluster_arrive_relaxed();  // what was fetched has been stored: nothing is left to wait for
+    hopper::cluster_arrive_relaxed();  // fetched data are stored already, so no wait is needed
     hopper::cluster_wait();            // the other has fetched
   }
 }

@@ -192,7 +192,8 @@ __device__ __forceinline__ void widen(const CodeKind&, const StoredCodes<Reading
 
 }  // namespace codes
 
-// The left sides of four steps of 16 columns: of the calling warp's 16 rows, set 0 or 1 of a half in shared memory.
+// Makes the left sides of four steps of 16 columns, for the calling warp's 16 rows, set 0 or 1 of a half in shared
+// memory.
 __device__ __forceinline__ void widen_half(const CodeKind& kind, uint32_t half, int set, uint32_t (&a)[4][4]) {
   codes::with_reading(kind, [&](auto reading) {
     codes::StoredCodes<decltype(reading)> stored;
