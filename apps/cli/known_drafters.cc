@@ -10,10 +10,14 @@ struct Pair {
   std::string_view target, drafter;  // target in lower case, without its publisher
 };
 
-// docs/models.md lists the same pairs, with licences and sizes.
+// docs/models.md has the same pairs, with sizes. Every target of tests/data/published/drafters.jsonl with a drafter
+// that loads is here; where there are several, the one whose configuration has been read in full.
 constexpr Pair kPairs[] = {
     {"qwen3-4b", "z-lab/Qwen3-4B-DFlash-b16"},
     {"qwen3-8b", "z-lab/Qwen3-8B-DFlash-b16"},
+    {"qwen3-14b", "deepseek-ai/dflash_qwen3_14b_block7"},
+    {"qwen3-30b-a3b", "RedHatAI/Qwen3-30B-A3B-speculator.dflash"},
+    {"qwen3-30b-a3b-instruct-2507", "RedHatAI/Qwen3-30B-A3B-Instruct-2507-speculator.dflash"},
     {"llama-3.1-8b-instruct", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"},
     {"meta-llama-3.1-8b-instruct", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"},
     {"qwen3-coder-30b-a3b-instruct", "z-lab/Qwen3-Coder-30B-A3B-DFlash"},
@@ -22,8 +26,11 @@ constexpr Pair kPairs[] = {
     {"qwen3.5-9b", "z-lab/Qwen3.5-9B-DFlash"},
     {"qwen3.5-27b", "z-lab/Qwen3.5-27B-DFlash"},
     {"qwen3.5-35b-a3b", "z-lab/Qwen3.5-35B-A3B-DFlash"},
+    {"qwen3.5-122b-a10b", "z-lab/Qwen3.5-122B-A10B-DFlash"},
+    {"qwen3.5-397b-a17b", "z-lab/Qwen3.5-397B-A17B-DFlash"},
     {"qwen3.6-27b", "z-lab/Qwen3.6-27B-DFlash"},
     {"qwen3.6-35b-a3b", "z-lab/Qwen3.6-35B-A3B-DFlash"},
+    {"qwen3.8-27b", "incoai/Qwen3.8-27B-DFlash2"},
     {"gpt-oss-20b", "z-lab/gpt-oss-20b-DFlash"},
     {"gpt-oss-120b", "z-lab/gpt-oss-120b-DFlash"},
 };
