@@ -1,6 +1,7 @@
 // What the round needs of a drafting algorithm, and the only thing that knows one: what it proposes, from which rows of
 // how many, block at once or token by token, and how sure it is. A proposer owns its weights and options; its
-// per-request state lives in the draft layers of the shared pages, so nothing of a request outlives its slot.
+// per-request state lives in the draft layers of the shared pages, so nothing of a request outlives its slot; what else
+// it keeps of a slot (mtp) it can do without.
 #pragma once
 
 #include <span>
@@ -48,8 +49,8 @@ class Proposer {
   virtual void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) = 0;
   // Learns features of rows of the target's pass: [rows][columns], in the target's activation dtype. Rows that did not
   // become part of their sequence may be among them, behind those that did; what they leave is overwritten before it is
-  // looked at. Token ids, and what rows see, say nothing here; page tables are those of the drafter's layers. Not
-  // called without feature layers.
+  // looked at. What rows see says nothing here; page tables are those of the drafter's layers. Not called without
+  // feature layers.
   virtual void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) {}
 };
 

@@ -50,6 +50,7 @@ struct ProposerLoad {
   // The ranks that have target and drafter together, or null. `target` is this rank's, `kv` as its part of the
   // drafter's layers (model::shard_of()) asks for.
   comm::Communicator* group = nullptr;
+  int32_t slots = 0;  // rows of the slot table, the scrap slot's included
 };
 
 // Threads: immutable.
