@@ -77,7 +77,9 @@ Result<ModelFolders> locate_models(const std::optional<std::string>& model, cons
     if (!draft || draft == "auto") folders.draft = locate_model(pocket.draft, cache);
   }
   if (!draft || draft == "none" || (!model && draft == "auto")) return folders;
-  if (draft == "auto") {
+  if (draft == "mtp") {
+    folders.draft = folders.target;
+  } else if (draft == "auto") {
     VOLLEY_ASSIGN(folders.draft, locate_known_drafter(folders.target, cache));
   } else {
     folders.draft = locate_model(*draft, cache);

@@ -19,9 +19,9 @@ refuse() {
 
 # llama3 is what config.json calls one scaling of rotary frequencies, whatever the family.
 refuse 'a model family is named outside src/families:' \
-  'qwen|llama([^3]|3[^_ ,.:;()])|mistral|gpt.?oss|deepseek|kimi|glm|minimax' 'families/|gguf/|serve/|text/|decode/dflash/|decode/proposers\.cc:'
+  'qwen|llama([^3]|3[^_ ,.:;()])|mistral|gpt.?oss|deepseek|kimi|glm|minimax' 'families/|gguf/|serve/|text/|decode/(dflash|mtp)/|decode/proposers\.cc:'
 refuse 'the drafting algorithm, or a field of its files, is named outside src/decode/dflash and src/decode/proposers.cc:' \
-  'dflash|mask_token_id|target_layer_ids|aux_hidden_state|draft_vocab' 'decode/dflash/|decode/proposers\.cc:'
+  'dflash|mask_token_id|target_layer_ids|aux_hidden_state|draft_vocab' 'decode/(dflash|mtp)/|decode/proposers\.cc:'
 # A table of functions per device says what there is (src/ops/kernels.h). VOLLEY_CUDA_SM90A is about machine code.
 refuse 'whether this build has CUDA is asked outside src/ops/kernels.h:' \
   '^ *#.*VOLLEY_CUDA([^_]|$)' 'ops/kernels\.h:'
@@ -30,5 +30,5 @@ refuse "the calling thread's GPU is asked for outside src/device: the stream kno
 # A third kind of block must not be a search through the engine: it asks for a layer's facts (src/model/spec.h).
 refuse 'which block a layer has is asked outside src/model/spec, families and drafters:' \
   '(get_if|holds_alternative|std::get)<(model::)?(Attention|GatedDelta|Dense|Experts)>|(decoder|spec_?|target|shard)(\.|->)(attention|delta|experts)\([a-z]' \
-  'model/spec\.|families/|decode/dflash/'
+  'model/spec\.|families/|decode/(dflash|mtp)/'
 exit "$status"

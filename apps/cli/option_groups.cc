@@ -178,9 +178,9 @@ void add_model_options(CLI::App* app, std::optional<std::string>* model, std::op
          "file, ORG/NAME:Q4_K_M [the pocket model that comes with volley]")
       ->check(not_empty())
       ->type_name("DIR|FILE.gguf|ORG/NAME");
-  app->add_option(
-         "--draft", *draft,
-         "its DFlash drafter, likewise; auto: the one that is known for it; or none [pocket's, or none beside --model]")
+  app->add_option("--draft", *draft,
+                  "its drafter, likewise; auto: the one that is known for it; mtp: its own MTP head; or none "
+                  "[pocket's, or none beside --model]")
       ->check(not_empty())
       ->type_name("DIR|ORG/NAME|auto|none");
 }

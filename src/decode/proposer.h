@@ -1,6 +1,7 @@
 // The round's view of a drafting algorithm. Only the proposer knows what it proposes, from which rows, how many tokens,
 // whole blocks or token by token, and how sure it is. A proposer owns its weights and options. Its per-request state
-// lives in the draft layers of the shared pages, so no state outlives a request's slot.
+// lives in the draft layers of the shared pages, so no state outlives a request's slot. It can do without whatever else
+// it keeps for a slot (mtp).
 #pragma once
 
 #include <span>

@@ -49,6 +49,7 @@ struct ProposerLoad {
   std::optional<ops::Mask> window_mask;    // the mask of sliding-window layers, instead of the files'
   // The ranks that share target and drafter, or null. `target` and `kv` are this rank's parts (model::shard_of()).
   comm::Communicator* group = nullptr;
+  int32_t slots = 0;  // rows of the slot table, the scrap slot's included
 };
 
 // Threads: immutable.

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "decode/dflash/config.h"
+#include "decode/mtp/mtp.h"
 #include "decode/replay/replay_spec.h"
 #include "families/fields.h"
 
@@ -23,6 +24,12 @@ constexpr Kind kKinds[] = {
     {"DFlashDraftModel", "dflash", dflash::read_proposer}, {"DFlash2DraftModel", "dflash2", dflash::read_proposer},
     {"DSparkDraftModel", "dspark", dflash::read_proposer}, {"Qwen3DSparkModel", "", dflash::read_proposer},
     {"ReplayDraftModel", "", replay::read_proposer},
+    // Targets that bring a head of their own.
+    {"Qwen3NextForCausalLM", "", mtp::read_proposer},
+    {"Qwen3_5ForCausalLM", "", mtp::read_proposer},
+    {"Qwen3_5ForConditionalGeneration", "", mtp::read_proposer},
+    {"Qwen3_5MoeForCausalLM", "", mtp::read_proposer},
+    {"Qwen3_5MoeForConditionalGeneration", "", mtp::read_proposer},
 };
 
 }  // namespace

@@ -275,7 +275,8 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
       return to;
     };
     const auto pick_row = [&](const TensorView& from) { return TensorView(pick(from, 1).data, DType::kI32, {n}); };
-    for (TensorView* array : {&kept_rows.slots, &kept_rows.rope_positions, &kept_rows.cache_positions}) {
+    for (TensorView* array :
+         {&kept_rows.token_ids, &kept_rows.slots, &kept_rows.rope_positions, &kept_rows.cache_positions}) {
       *array = pick_row(*array);
     }
     features = pick(features, features.dim(1));

@@ -84,7 +84,7 @@ def _known_drafter(target: Located, cache: Path | None) -> Located:
 def locate(
     model: str | Path | None, draft: str | Path | None, cache: Path | None = None
 ) -> tuple[Located, Located | None]:
-    """Target and drafter: the pocket pair without a `model`; `draft`: "auto" for the one that is known, "none".
+    """Target and drafter: the pocket pair without a `model`; `draft`: "auto" for the one that is known, "mtp", "none".
 
     `cache`: where names are looked up; None: where Hugging Face's tools keep what they download.
     """
@@ -94,4 +94,6 @@ def locate(
         return target, None
     if model is None and draft in (None, "", "auto"):
         draft = _POCKET / "pocket-dflash"
+    if draft == "mtp":
+        return target, target
     return target, _known_drafter(target, cache) if draft == "auto" else _locate(draft or "", "draft", cache)

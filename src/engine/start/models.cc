@@ -430,12 +430,12 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
   if (resolved.draft) {
     before = models.target->packed_bytes();
     const size_t of_target = models.target->kv_layers();
-    VOLLEY_ASSIGN(
-        models.proposer,
-        resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
-                              resolved.draft_numerics, resolved.max_positions(),
-                              models.kv->layers(of_target, resolved.kv.layers.size() - of_target),
-                              resolved.block_size - 1, draft_window, report, resolved.draft_window_mask, place.group}));
+    VOLLEY_ASSIGN(models.proposer,
+                  resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
+                                        resolved.draft_numerics, resolved.max_positions(),
+                                        models.kv->layers(of_target, resolved.kv.layers.size() - of_target),
+                                        resolved.block_size - 1, draft_window, report, resolved.draft_window_mask,
+                                        place.group, resolved.max_num_seqs + 1}));
   }
   if (progress) progress("Loading weights", 1.0);
   return models;

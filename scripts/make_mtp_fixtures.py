@@ -1,0 +1,188 @@
+"""Writes the MTP heads of tests/data/mtp: one layer beside a target of tests/data/targets, once and slowly, from
+docs/dflash.md, in float64. Needs numpy; run it from anywhere. What it takes of the targets is there already.
+"""
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+
+from make_dflash2_fixtures import DATA, of_bf16, read_tensors, rms_norm, to_bf16, write_json, write_tensors
+
+CONTEXTS, TOKENS = (1, 9, 40), 5
+MISTAKES = ("hidden state before the norm", "output before the norm fed back", "weights without one", "halves swapped",
+            "a token late", "first position seen")
+TARGETS = ("hybrid_tied", "hybrid_experts", "next_experts")
+
+
+def rotate(x, positions, theta, dims):
+    """x: [rows, heads, head_dim], of which the first `dims` turn; angles in float32, as transformers computes them."""
+    frequencies = (1 / np.float32(theta) ** (np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims))).astype(np.float32)
+    angle = np.asarray(positions, np.float32)[:, None] * frequencies
+    cos, sin = (np.tile(f(angle), 2).astype(np.float64)[:, None] for f in (np.cos, np.sin))
+    turned, rest = x[..., :dims], x[..., dims:]
+    first, second = np.split(turned, 2, axis=-1)
+    return np.concatenate((turned * cos + np.concatenate((-second, first), -1) * sin, rest), -1)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def swiglu(x, gate, up, down):
+    return (silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+class Head:
+    def __init__(self, target, config, w):
+        self.t, self.c, self.w = target, config, w
+        self.k, self.v = [], []  # of positions 1 and on
+
+    def norm(self, x, name, mistake=""):
+        weight = self.w[name] if name in self.w else self.t[name]
+        return rms_norm(x, weight + (0 if mistake == "weights without one" else 1), self.c["rms_norm_eps"])
+
+    def ffn(self, h):
+        def p(name):
+            return self.w["mtp.layers.0.mlp." + name]
+
+        if "num_experts" not in self.c:
+            return swiglu(h, p("gate_proj.weight"), p("up_proj.weight"), p("down_proj.weight"))
+        share = np.exp(h @ p("gate.weight").T)
+        share /= share.sum(-1, keepdims=True)
+        y = np.zeros_like(h)
+        for row, of_row in enumerate(share):
+            chosen = np.argsort(-of_row, kind="stable")[: self.c["num_experts_per_tok"]]
+            for e in chosen:
+                expert = [p(f"experts.{e}.{n}_proj.weight") for n in ("gate", "up", "down")]
+                y[row] += of_row[e] / of_row[chosen].sum() * swiglu(h[row], *expert)
+        shared = swiglu(h, *(p(f"shared_expert.{n}_proj.weight") for n in ("gate", "up", "down")))
+        return y + shared / (1 + np.exp(-(h @ p("shared_expert_gate.weight").T)))
+
+    def run(self, position, token, hidden, mistake=""):
+        """Logits and the state that the next pass takes, of the pair (hidden, token) at `position`; keeps K and V."""
+        c, dim, heads, kv_heads = self.c, self.c["head_dim"], self.c["num_attention_heads"], self.c["num_key_value_heads"]
+        embedded = self.norm(self.t["embed"][token][None], "mtp.pre_fc_norm_embedding.weight", mistake)
+        parts = [embedded, self.norm(hidden[None], "mtp.pre_fc_norm_hidden.weight", mistake)]
+        x = np.concatenate(parts[::-1] if mistake == "halves swapped" else parts, -1) @ self.w["mtp.fc.weight"].T
+
+        def p(name):
+            return self.w["mtp.layers.0." + name]
+
+        h = self.norm(x, "mtp.layers.0.input_layernorm.weight", mistake)
+        q, gate = np.split((h @ p("self_attn.q_proj.weight").T).reshape(1, heads, 2 * dim), 2, axis=-1)
+        k = (h @ p("self_attn.k_proj.weight").T).reshape(1, kv_heads, dim)
+        v = (h @ p("self_attn.v_proj.weight").T).reshape(1, kv_heads, dim)
+        turn = [position], c["rope_theta"], int(dim * c["partial_rotary_factor"])
+        q = rotate(self.norm(q, "mtp.layers.0.self_attn.q_norm.weight", mistake), *turn)
+        k = rotate(self.norm(k, "mtp.layers.0.self_attn.k_norm.weight", mistake), *turn)
+        self.k.append(k[0])
+        self.v.append(v[0])
+        keys, values = (np.repeat(np.stack(t), heads // kv_heads, axis=1) for t in (self.k, self.v))
+        scores = np.einsum("hd,khd->hk", q[0], keys) * dim**-0.5
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        a = np.einsum("hk,khd->hd", shares, values) / (1 + np.exp(-gate[0]))
+        x = x + a.reshape(1, -1) @ p("self_attn.o_proj.weight").T
+        x = x + self.ffn(self.norm(x, "mtp.layers.0.post_attention_layernorm.weight", mistake))
+        m = self.norm(x, "mtp.norm.weight", mistake)
+        return (m @ self.t["head"].T)[0], (x if mistake == "output before the norm fed back" else m)[0]
+
+
+def chain(target, config, w, layers, ids, last, mistake=""):
+    """Logits of TOKENS passes after the known `ids` and the token `last`, and the tokens."""
+    head, context = Head(target, config, w), len(ids)
+    known = layers[:context]
+    hidden = known if mistake == "hidden state before the norm" else head.norm(known, "norm")
+    if mistake == "first position seen":
+        head.run(0, ids[0], np.zeros_like(hidden[0]))
+    for position in range(1, context):
+        head.run(position, ids[position], hidden[max(0, position - 1 - (mistake == "a token late"))], mistake)
+    token, h, rows, tokens = last, hidden[-1], [], []
+    for j in range(TOKENS):
+        logits, h = head.run(context + j, token, h, mistake)
+        token = int(logits.argmax())
+        rows.append(logits)
+        tokens.append(token)
+    return np.stack(rows), tokens
+
+
+def random_tensors(config, random):
+    hidden, dim, vocab = config["hidden_size"], config["head_dim"], config["vocab_size"]
+    q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+
+    def matrix(rows, columns):
+        return random.standard_normal((rows, columns)) * columns**-0.5
+
+    def norm(n):
+        return 0.3 * random.standard_normal(n)
+
+    def network(folder, inner):
+        return {f"{folder}gate_proj.weight": matrix(inner, hidden), f"{folder}up_proj.weight": matrix(inner, hidden),
+                f"{folder}down_proj.weight": matrix(hidden, inner)}
+
+    layer = {"input_layernorm.weight": norm(hidden), "post_attention_layernorm.weight": norm(hidden),
+             "self_attn.q_proj.weight": matrix(2 * q, hidden), "self_attn.k_proj.weight": matrix(kv, hidden),
+             "self_attn.v_proj.weight": matrix(kv, hidden), "self_attn.o_proj.weight": matrix(hidden, q),
+             "self_attn.q_norm.weight": norm(dim), "self_attn.k_norm.weight": norm(dim)}
+    if "num_experts" in config:
+        for e in range(config["num_experts"]):
+            layer |= network(f"mlp.experts.{e}.", config["moe_intermediate_size"])
+        layer |= network("mlp.shared_expert.", config["shared_expert_intermediate_size"])
+        layer |= {"mlp.gate.weight": matrix(config["num_experts"], hidden), "mlp.shared_expert_gate.weight": matrix(1, hidden)}
+    else:
+        layer |= network("mlp.", config["intermediate_size"])
+    return {"mtp.fc.weight": matrix(hidden, 2 * hidden), "mtp.pre_fc_norm_embedding.weight": norm(hidden),
+            "mtp.pre_fc_norm_hidden.weight": norm(hidden), "mtp.norm.weight": norm(hidden),
+            **{f"mtp.layers.0.{name}": tensor for name, tensor in layer.items()}}
+
+
+def stacked(tensors):
+    """The experts of all as two tensors, as some files have them."""
+    names = [n for n in tensors if ".experts." in n]
+    rest = {n: t for n, t in tensors.items() if n not in names}
+    count = len(names) // 3
+    part = [[tensors[f"mtp.layers.0.mlp.experts.{e}.{n}_proj.weight"] for e in range(count)] for n in ("gate", "up", "down")]
+    gate_up = np.stack([np.concatenate(pair) for pair in zip(part[0], part[1])])
+    return rest | {"mtp.layers.0.mlp.experts.gate_up_proj": gate_up, "mtp.layers.0.mlp.experts.down_proj": np.stack(part[2])}
+
+
+def make_head(seed, name):
+    folder = DATA / "targets" / name
+    config = json.loads((folder / "config.json").read_text())
+    text = config.get("text_config", config)
+    weights = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        weights |= read_tensors(file)
+    prefix = "model.language_model." if "model.language_model.norm.weight" in weights else "model."
+    embed = weights[prefix + "embed_tokens.weight"].astype(np.float64)
+    target = {"embed": embed, "head": weights.get("lm_head.weight", embed).astype(np.float64),
+              "norm": weights[prefix + "norm.weight"].astype(np.float64)}
+    made = read_tensors(folder / "expected" / "model.safetensors")
+    layers, prompt = made["layers"][-1].astype(np.float64), made["prompt_ids"].astype(int)
+    stored = {n: to_bf16(t) for n, t in random_tensors(text, np.random.default_rng(seed)).items()}
+    w = {n: of_bf16(t).astype(np.float64) for n, t in stored.items()}
+    out = DATA / "mtp" / name
+    shutil.rmtree(out, ignore_errors=True)
+    write_tensors(out, stacked(stored) if name == "hybrid_experts" else stored)
+    write_json(out / "config.json", config)
+    expected, seen = {"features": layers, "prompt_ids": prompt}, set()
+    for context in CONTEXTS:
+        last = int(prompt[context]) if context < len(prompt) else int(made["logits"][-1].argmax())
+        logits, tokens = chain(target, text, w, layers, prompt[:context], last)
+        two = np.sort(logits, -1)[:, -2:]
+        assert (two[:, 1] - two[:, 0]).min() > 1e-3, (name, context)
+        for mistake in MISTAKES:
+            wrong, others = chain(target, text, w, layers, prompt[:context], last, mistake)
+            if np.linalg.norm(wrong - logits) > 1e-2 * np.linalg.norm(logits):
+                seen.add(mistake)
+            print(name, context, mistake, sum(a == b for a, b in zip(tokens, others)), "of", TOKENS, "equal")
+        expected |= {f"last.{context}": np.array([last]), f"logits.{context}": logits, f"drafts.{context}": np.array(tokens)}
+    assert seen == set(MISTAKES), set(MISTAKES) - seen
+    write_tensors(out / "expected", {n: t.astype(np.float32) for n, t in expected.items()})
+
+
+if __name__ == "__main__":
+    for number, of_target in enumerate(TARGETS):
+        make_head(4000 + number, of_target)
