@@ -122,7 +122,7 @@ OrderedJson option_facts(const CollectEnvCommand& command) {
 
 OrderedJson collect(const CollectEnvCommand& command) {
   OrderedJson json = {{"volley", program_facts()}, {"libraries", library_facts()}, {"system", system_facts()},
-               {"cpu", cpu_facts()},        {"memory", memory_facts()},     {"gpu", gpu_facts()}};
+                      {"cpu", cpu_facts()},        {"memory", memory_facts()},     {"gpu", gpu_facts()}};
   const EngineFlags& engine = command.serve.engine;
   if (engine.model) {
     auto model = inspect_models({.model = engine.model, .draft = engine.draft, .base = engine.base});

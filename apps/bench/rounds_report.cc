@@ -73,7 +73,8 @@ std::string rounds_json(const RoundsReport& report) {
   json["confidence_odds"] = report.confidence_odds;
   json["runs"] = OrderedJson::array();
   for (const RoundsRun& run : report.runs) {
-    OrderedJson entry = {{"load", run.load}, {"concurrency", run.concurrency}, {"mode", run.mode}, {"repeat", run.repeat}};
+    OrderedJson entry = {
+        {"load", run.load}, {"concurrency", run.concurrency}, {"mode", run.mode}, {"repeat", run.repeat}};
     entry.update(window_json(run.window));
     entry["wall_s"] = run.wall_s;
     json["runs"].push_back(std::move(entry));

@@ -404,9 +404,9 @@ struct Described {
 OrderedJson model_json(const Described& model, const Weights& weights) {
   const model::Decoder& spec = model.decoder;
   OrderedJson json = {{"folder", model.dir},
-               {"architecture", model.architecture},
-               {"layers", spec.layers.size()},
-               {"hidden_size", spec.hidden}};
+                      {"architecture", model.architecture},
+                      {"layers", spec.layers.size()},
+                      {"hidden_size", spec.hidden}};
   json["parameters"] = model.parameters;
   json["weights"] = weights.dtype_text();
   if (!weights.good()) json["weights_error"] = weights.tensors->error().message;
@@ -489,8 +489,8 @@ OrderedJson json_of(const Findings& found) {
     }
     for (int rank = 0; rank < found.plan->ranks; ++rank) {
       OrderedJson part = {{"weight_bytes", found.plan->rank_weights[static_cast<size_t>(rank)].total()},
-                   {"kv_bytes_per_token", rank_kept_bytes(*found.plan)},
-                   {"state_bytes", found.plan->kv.state_bytes()}};
+                          {"kv_bytes_per_token", rank_kept_bytes(*found.plan)},
+                          {"state_bytes", found.plan->kv.state_bytes()}};
       if (const auto own = experts_of(*found.plan, rank); own && found.plan->ranks > 1) {
         part["first_expert"] = own->first;
         part["experts"] = own->second;

@@ -21,8 +21,10 @@ struct Kind {
 };
 
 constexpr Kind kKinds[] = {
-    {"DFlashDraftModel", "dflash", dflash::read_proposer}, {"DFlash2DraftModel", "dflash2", dflash::read_proposer},
-    {"DSparkDraftModel", "dspark", dflash::read_proposer}, {"Qwen3DSparkModel", "", dflash::read_proposer},
+    {"DFlashDraftModel", "dflash", dflash::read_proposer},
+    {"DFlash2DraftModel", "dflash2", dflash::read_proposer},
+    {"DSparkDraftModel", "dspark", dflash::read_proposer},
+    {"Qwen3DSparkModel", "", dflash::read_proposer},
     {"ReplayDraftModel", "", replay::read_proposer},
     // Targets that bring a head of their own.
     {"Qwen3NextForCausalLM", "", mtp::read_proposer},

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kPositions[] = {0, 1, 2, 7, 63, 500, 1023, 4097, 8191};
 
-std::vector<float> read_tensor(const weights::Checkpoint& checkpoint, const char* name, const std::vector<int64_t>& shape) {
+std::vector<float> read_tensor(const weights::Checkpoint& checkpoint, const char* name,
+                               const std::vector<int64_t>& shape) {
   const Result<weights::SourceTensor> tensor = checkpoint.get(name, shape);
   EXPECT_TRUE(tensor.ok()) << tensor.error().message;
   size_t count = 1;

@@ -73,8 +73,8 @@ TEST(KvCache, ATailIsCopied) {
   EXPECT_EQ(cache.hits(SnapshotKind::kPrompt), 1);
 }
 
-// A tail without the drafter's page is a hit_of too. The request's own page then lacks the tail's positions, so the cache
-// never takes that page.
+// A tail without the drafter's page is a hit_of too. The request's own page then lacks the tail's positions, so the
+// cache never takes that page.
 TEST(KvCache, ATailWithoutTheDraftersPageIsOfUse) {
   CacheConfig config = recurrent(40, 4);
   config.groups.insert(config.groups.begin() + 1,

@@ -598,7 +598,8 @@ std::vector<SimulatedJob> any_jobs(uint32_t seed, int count) {
 // The least memory that add() permits for the largest job, and `more` pages of each group.
 void set_smallest_pools(SchedulerConfig& config, const std::vector<SimulatedJob>& jobs, int64_t more) {
   int64_t context = 0;
-  for (const SimulatedJob& job : jobs) context = std::max(context, last_context(std::ssize(job.prompt), job.max_tokens));
+  for (const SimulatedJob& job : jobs)
+    context = std::max(context, last_context(std::ssize(job.prompt), job.max_tokens));
   for (kv::Group& group : config.groups) {
     if (group.life == kv::Life::kState) continue;
     group.pages =

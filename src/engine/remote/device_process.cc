@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kFlushBytes = 64 << 10;
 constexpr std::chrono::milliseconds kBetweenLooks(50);  // at what it says
 constexpr std::chrono::seconds kForTheRest(10);         // of a message that has begun
-constexpr std::chrono::seconds kForItsEnd(5);         // for it to have ended
+constexpr std::chrono::seconds kForItsEnd(5);           // for it to have ended
 
 }  // namespace
 

@@ -43,7 +43,7 @@ TEST(CallsInThoughts, AtTheEndAreCalls) {
 
 TEST(CallsInThoughts, ElsewhereAreThoughts) {
   for (const std::string& text : std::vector<std::string>{
-           "Maybe " + kTimeThought + "?",                                        // it goes on
+           "Maybe " + kTimeThought + "?",                                 // it goes on
            "Maybe <tool_call>\n{\"name\": \"time\", \"arguments\": {}}",  // cut off
            "Maybe <tool_call>\n{\"name\": \"time\"}",
            "Maybe <tool_call>\n</tool_call>",

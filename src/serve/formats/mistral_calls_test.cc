@@ -98,7 +98,8 @@ TEST(MistralCalls, WhatIsNoCallIsContent) {
     EXPECT_EQ(parse(mistral(), text), (Message{text, "", {}}));
     expect_same_however_cut(mistral(), text);
   }
-  EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]oops\n[TOOL_CALLS]time[ARGS]{}"), (Message{"[TOOL_CALLS]oops", "", {kTimeCall}}));
+  EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]oops\n[TOOL_CALLS]time[ARGS]{}"),
+            (Message{"[TOOL_CALLS]oops", "", {kTimeCall}}));
   EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]" + std::string(2000, 'a') + "{}").calls.size(), 0u);
 }
 

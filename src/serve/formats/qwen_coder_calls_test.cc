@@ -52,7 +52,8 @@ TEST(QwenCoderCalls, TextKeepsItsWhiteSpace) {
 }
 
 TEST(QwenCoderCalls, SeveralCallsAndTheTextAroundThem) {
-  const std::string text = "Let me see.\n\n" + call("write", parameter("path", "K\u00f6ln")) + "\n" + kCoderTime + "\nBye.";
+  const std::string text =
+      "Let me see.\n\n" + call("write", parameter("path", "K\u00f6ln")) + "\n" + kCoderTime + "\nBye.";
   EXPECT_EQ(parse(coder(), text),
             (Message{"Let me see.\nBye.", "", {{"write", "{\"path\": \"K\u00f6ln\"}"}, {"time", "{}"}}}));
   expect_same_however_cut(coder(), text);
@@ -116,9 +117,9 @@ TEST(QwenCoderCalls, ValuesWithoutTheirEnd) {
             (std::vector<Call>{{"write", "{\"path\": " + json_quote(text) + "}"}}));
   EXPECT_EQ(parse(coder(), open + "a\n</func").calls, (std::vector<Call>{{"write", "{\"path\": \"a\\n</func\"}"}}));
   for (const std::string& body :
-       {"</function>\n</tool_call>" + kCoderTime, "<parameter=lines>\n7" + end, "<parameter=x>" + end, "a" + end + kCoderTime,
-        "a\n<parameter=lines>\n7" + end, text + "\n</parameter>" + end, std::string("a\n</function>"),
-        std::string("a\n</func")}) {
+       {"</function>\n</tool_call>" + kCoderTime, "<parameter=lines>\n7" + end, "<parameter=x>" + end,
+        "a" + end + kCoderTime, "a\n<parameter=lines>\n7" + end, text + "\n</parameter>" + end,
+        std::string("a\n</function>"), std::string("a\n</func")}) {
     expect_same_however_cut(coder(), open + body);
   }
 }

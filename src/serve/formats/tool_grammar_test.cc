@@ -102,8 +102,8 @@ TEST_F(ToolGrammarTest, OneCallAndANamedCall) {
 // Text is free, but a marker must begin an allowed call.
 TEST_F(ToolGrammarTest, AutoHoldsCallsToTheirForm) {
   const GrammarSpec allowed = grammar(hermes(), kAutoAllowed);
-  expect_accepted(allowed, {"", "Hello <b>, <tool_cal", kCalledWeather, "Let me see.\n" + kCalledWeather, kCalledWeather + kCalledWeather,
-                            kCalledWeather + "\nand\n" + kCalledWeather + "\nBye."});
+  expect_accepted(allowed, {"", "Hello <b>, <tool_cal", kCalledWeather, "Let me see.\n" + kCalledWeather,
+                            kCalledWeather + kCalledWeather, kCalledWeather + "\nand\n" + kCalledWeather + "\nBye."});
   expect_refused(allowed, {kSay, "Hm: " + kSay, "<tool_call>", "a <tool_call> b", kCalledWeather + "<tool_call>\nx"});
   const GrammarSpec one = grammar(hermes(), kAutoOne);
   expect_accepted(one, {"", "Hello.", kSay, "Hm: " + kCalledWeather});
@@ -112,8 +112,10 @@ TEST_F(ToolGrammarTest, AutoHoldsCallsToTheirForm) {
 
 TEST_F(ToolGrammarTest, ReasoningComesFirst) {
   const GrammarSpec closed = grammar(hermes(), kNamed, ReasoningStart::kClosed);
-  expect_accepted(closed, {kCalledWeather, "<think>\nHm </b>.\n</think>\n\n" + kCalledWeather, "<think></think>" + kCalledWeather});
-  expect_refused(closed, {"Hm." + kCalledWeather, "<think>\n" + kCalledWeather, "<think>Hm.</think>Hm." + kCalledWeather});
+  expect_accepted(
+      closed, {kCalledWeather, "<think>\nHm </b>.\n</think>\n\n" + kCalledWeather, "<think></think>" + kCalledWeather});
+  expect_refused(closed,
+                 {"Hm." + kCalledWeather, "<think>\n" + kCalledWeather, "<think>Hm.</think>Hm." + kCalledWeather});
   const GrammarSpec open = grammar(hermes(), kNamed, ReasoningStart::kOpen);
   expect_accepted(open, {"Hm.\n</think>\n\n" + kCalledWeather, "</think>" + kCalledWeather});
   expect_refused(open, {kCalledWeather, "Hm.", "Hm.</think>"});
@@ -215,11 +217,12 @@ TEST_F(ToolGrammarTest, CallsOrJson) {
   const std::string named = R"([TOOL_CALLS]weather[ARGS]{"city": "Bonn"})";
   const std::string bare = R"({"name": "weather", "parameters": {"city": "Bonn"}})";
   const std::string tagged = coder_call("weather", parameter("city", "Bonn"));
-  const std::tuple<OutputFormat, std::string, std::string> formats[] = {{hermes(), kCalledWeather, kCalledWeather + "\n" + kSay},
-                                                                        {coder(), tagged, tagged + "\n" + tagged},
-                                                                        {llama(), bare, bare + "; " + bare},
-                                                                        {mistral(false), list, list},
-                                                                        {mistral(true), named, named + named}};
+  const std::tuple<OutputFormat, std::string, std::string> formats[] = {
+      {hermes(), kCalledWeather, kCalledWeather + "\n" + kSay},
+      {coder(), tagged, tagged + "\n" + tagged},
+      {llama(), bare, bare + "; " + bare},
+      {mistral(false), list, list},
+      {mistral(true), named, named + named}};
   const GrammarSpec trip =
       schema(nlohmann::ordered_json::parse(R"({"type": "object", "properties": {"name": {"type": "string"},
       "parameters": {"type": "integer"}, "n": {"type": "number"}}, "additionalProperties": false})"));
