@@ -14,9 +14,9 @@ struct HiddenCarry {
 };
 
 // Fills the arrays and segments of `rows`, but no page tables, and the choices, for the j-th drafted token of each
-// block: row and choice i are block i's. Its token is the slot's last one for j == 0, and else previous[i], at the
-// position where that token stands. A row sees positions 1 to its own: the first token has no hidden state before it.
-// previous: [blocks], device memory.
+// block: row and choice i are block i's, and the choice is empty where the block wants no more than j tokens. Its token
+// is the slot's last one for j == 0, and else previous[i], at the position where that token stands. A row sees
+// positions 1 to its own: the first token has no hidden state before it. previous: [blocks], device memory.
 void fill_chain_rows(Stream& stream, const Step& step, int32_t j, const TokenId* previous, const Rows& rows,
                      const PassChoices& choices);
 

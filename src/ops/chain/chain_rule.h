@@ -10,14 +10,17 @@ VOLLEY_HOST_DEVICE inline void fill_row(const Step& step, const StepSegment& seg
                                         const TokenId* previous, const Rows& out, const PassChoices& choices) {
   const SlotRow& slot = step.slots[segment.slot];
   const int32_t row = segment.block_index, first = step::first_index(segment, slot) + j;
-  step::fill_row(out, row, segment.slot, j == 0 ? slot.last_token : previous[row], first, 0, 1, {});
+  // A block that wants fewer tokens, or padding that wants none, chooses nothing in this row.
+  const bool drafts = j < segment.draft;
+  const TokenId token = j == 0 ? slot.last_token : drafts ? previous[row] : 0;
+  step::fill_row(out, row, segment.slot, token, first, 0, 1, {});
   static_cast<int32_t*>(out.views[kWholeView].begin.data)[row] = step::least(1, first);
   out.segments[row] = {row, 1, segment.slot};
   static_cast<int32_t*>(choices.logit_rows.data)[row] = row;
   ChoiceSegment choice;
   choice.slot = segment.slot;
   choice.row_begin = row;
-  choice.rows = 1;
+  choice.rows = drafts ? 1 : 0;
   choice.first_index = first + 1;
   choices.segments[row] = choice;
 }

@@ -88,7 +88,10 @@ TEST_F(ChainTest, RowsStandWhereTheirTokensDo) {
     fill_chain_rows(device_->stream(), step, j, &chosen, rows, choices);
     EXPECT_EQ(token, j == 0 ? 8 : 3);
     EXPECT_THAT((std::vector{rope, place, begin, end, choice.first_index}), ElementsAre(4 + j, 4 + j, 1, 5 + j, 5 + j));
+    EXPECT_EQ(choice.rows, 1);
   }
+  fill_chain_rows(device_->stream(), step, 2, &chosen, rows, choices);
+  EXPECT_EQ(choice.rows, 0) << "two tokens are wanted; padding, which wants none, has no slot that could choose";
   std::vector<TokenId> drafts(4, -1);
   std::vector<float> confidence(4, -1);
   for (const int32_t j : {0, 1, 2}) {
