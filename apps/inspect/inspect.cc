@@ -196,7 +196,7 @@ Result<Findings> examine(const InspectCommand& command) {
       (found.draft && !found.draft->facts().params.empty() && !found.draft_weights.present())) {
     setup.options.dummy_weights = 0;
   }
-  // Of replicas that divide the experts, the last has the most.
+  // The last of the replicas that divide the experts has the most.
   auto plan = engine::resolve_models(setup.options, std::max(0, setup.options.data_parallel_size - 1));
   if (plan.ok()) {
     found.plan = std::move(plan).value();

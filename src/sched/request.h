@@ -64,7 +64,7 @@ class Request {
   // Hash of space and the prompt's keys; different prompts may share it. 0 where no prompt is shared.
   uint64_t prompt_hash() const { return prompt_hash_; }
   std::span<const TokenId> tokens() const { return tokens_; }  // prompt, then output
-  // Of as many positions as there are tokens: what the prefix cache goes by.
+  // A key for each position that has a token: the prefix cache compares these.
   std::span<const kv::CacheKey> keys() const { return keys_.empty() ? tokens_ : keys_; }
   std::span<const kv::CacheKey> computed_keys() const { return keys().first(static_cast<size_t>(computed())); }
   int32_t length() const { return static_cast<int32_t>(tokens_.size()); }

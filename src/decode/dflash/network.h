@@ -66,7 +66,7 @@ class Network {
   const model::Network* target_ = nullptr;
   std::unique_ptr<model::Network> body_;
   ops::LinearWeight fc_, injection_, head_copy_;
-  // Of the head that chooses, as far as its kind has them (dflash_spec.cc).
+  // Weights of the head that chooses; each kind has some of them (dflash_spec.cc).
   struct Layer {
     Status load(model::WeightLoader& loader, const std::string& role);
     ops::LinearWeight hidden;

@@ -51,7 +51,7 @@ class Pace {
   decode::CostModel costs_;
 };
 
-// Of a device that takes 0.1 ms for each row.
+// The device takes 0.1 ms for each row.
 constexpr double kRowSeconds = 1e-4;
 decode::CostModel measured() {
   return decode::CostModel({{shape_of(1, 0, 0), {0, kRowSeconds}}, {shape_of(200, 0, 0), {0, 200 * kRowSeconds}}}, {});

@@ -25,7 +25,7 @@ class ChainTest : public testing::Test {
     return TensorView(data, dtype, {rows, width});
   }
 
-  // Of rows (slot, position) whose hidden state is 100 * slot + position + `more`.
+  // The hidden states before rows (slot, position), where each row's own is 100 * slot + position + `more`.
   std::vector<float> pass(const std::vector<std::pair<int32_t, int32_t>>& places, float more = 0, bool known = true) {
     std::vector<int32_t> slots, positions;
     std::vector<float> own, before(places.size(), -1);

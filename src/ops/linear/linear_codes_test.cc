@@ -70,7 +70,7 @@ struct Unpacked {
   double value(int64_t row, int64_t i) const { return codes[row * k + i] * scale(row, i) + minimum(row, i); }
   double scale(int64_t row, int64_t i) const { return scales[row * groups + i / group_k]; }
   double minimum(int64_t row, int64_t i) const { return minimums[row * groups + i / group_k]; }
-  // Of the two addends of x times a value.
+  // The sum of the magnitudes of the two addends of x times a value.
   double magnitude(double x, int64_t row, int64_t i) const {
     const double least = minimum(row, i);
     return std::fabs(x * (value(row, i) - least)) + std::fabs(x * least);
