@@ -29,8 +29,14 @@ function(volley_test name)
     set(A_TIMEOUT 600)
   endif()
   add_executable(${name} ${A_SOURCES})
-  # A GPU's test program gathers files that are programs of their own for the CPU, so names in them repeat.
+  # A GPU's test program gathers files that are programs of their own for the CPU, so names in them repeat. They are the
+  # same objects, so ccache compiles them once.
+  set(environment XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache)
+  list(LENGTH A_SOURCES files)
   if("cuda" IN_LIST A_LABELS)
+    list(APPEND environment VOLLEY_TEST_DEVICE=cuda)
+  endif()
+  if("cuda" IN_LIST A_LABELS OR files EQUAL 1)
     set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   endif()
   # Undefined behaviour of a test's own code is not worth a quarter of the time to compile it. Some of the operations'
@@ -46,5 +52,5 @@ function(volley_test name)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   # Tests that may take long begin first, so that no core is idle while the last one ends.
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} COST ${A_TIMEOUT} LABELS "${A_LABELS}"
-    ENVIRONMENT XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache)
+    ENVIRONMENT "${environment}")
 endfunction()

@@ -175,7 +175,7 @@ TEST(DataParallel, EventsAndCallsAreOfAllReplicas) {
 }
 
 TEST(DataParallel, ReplicasOnTheCpuShareTheTarget) {
-  if (std::string_view(kTestDevice) != "cpu") GTEST_SKIP() << "a GPU has a copy of its own";
+  if (kTestDevice != "cpu") GTEST_SKIP() << "a GPU has a copy of its own";
   EngineOptions options = options_of(1);
   options.speculation = Speculation::kOff;
   options.draft_dir.clear();
@@ -268,7 +268,7 @@ EngineOptions lockstep_options(int replicas, const std::string& target) {
 // other replicas idle; more requests than slots leave none idle.
 TEST(DataParallel, ReplicasOfOneRankDivideTheExperts) {
   if (!has_room_for(2)) GTEST_SKIP() << "needs 2 GPUs";
-  const bool cpu = std::string_view(kTestDevice) == "cpu";
+  const bool cpu = kTestDevice == "cpu";
   for (const char* target : {"moe_single", "hybrid_experts", "next_experts"}) {
     const auto one = make_engine(lockstep_options(1, target));
     EXPECT_FALSE(one->info().expert_parallel);

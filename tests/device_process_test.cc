@@ -48,7 +48,7 @@ EngineOptions options_of(const Case& which) {
   options.threads = 2;
   options.max_num_seqs = 4;
   options.kv_pages = 400;
-  options.page_size = kTestDevice == std::string("cpu") ? 16 : 64;
+  options.page_size = kTestDevice == "cpu" ? 16 : 64;
   which.set(options);
   return options;
 }
@@ -147,7 +147,7 @@ TEST_P(DeviceProcesses, WhoseEndShowsInNoToken) {
   if (kSanitized) ends = {{SIGKILL, 10}};
   for (const End& end : ends) {
     EngineOptions options = apart(GetParam());
-    if (end.signal == SIGSTOP) options.step_timeout_s = kTestDevice == std::string("cpu") ? 2 : 4;
+    if (end.signal == SIGSTOP) options.step_timeout_s = kTestDevice == "cpu" ? 2 : 4;
     std::vector<std::string> warnings;
     options.on_warning = [&](const std::string& warning) { warnings.push_back(warning); };
     const auto engine = make_engine(options);

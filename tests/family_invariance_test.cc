@@ -401,7 +401,7 @@ TEST(QuantisedInvariance, SpeculationAndEverythingElseIsInvisible) {
       const auto probe = Engine::create(options);
       if (!probe.ok()) {
         EXPECT_EQ(probe.error().code, ErrorCode::kUnimplemented) << probe.error().message;
-        EXPECT_NE(kTestDevice, std::string("cpu")) << probe.error().message;
+        EXPECT_NE(kTestDevice, "cpu") << probe.error().message;
         continue;
       }
       ++formats;

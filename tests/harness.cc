@@ -30,7 +30,7 @@ using nlohmann::json;
 class NeedsTheDevice : public ::testing::Environment {
  public:
   void SetUp() override {
-    if (std::string(kTestDevice) == "cpu") return;
+    if (kTestDevice == "cpu") return;
     load_gpu_code_early();  // engines with several ranks come later, when CUDA has begun
     if (const auto gpu = examine_cuda_device(0); !gpu.ok()) GTEST_SKIP() << "needs a GPU: " << gpu.error().message;
   }
@@ -50,7 +50,7 @@ class CostFolder : public ::testing::Environment {
 }  // namespace
 
 bool has_room_for(int ranks) {
-  return std::string(kTestDevice) == "cpu" || examine_cuda_device(ranks - 1).ok();
+  return kTestDevice == "cpu" || examine_cuda_device(ranks - 1).ok();
 }
 
 bool full_matrix() {

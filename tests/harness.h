@@ -4,6 +4,7 @@
 #include <volley/engine.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,12 +15,9 @@
 
 namespace volley::testing {
 
-// The device of this test program's engines: the same tests are built for each device (tests/CMakeLists.txt).
-#ifdef VOLLEY_TEST_DEVICE
-inline constexpr const char* kTestDevice = VOLLEY_TEST_DEVICE;
-#else
-inline constexpr const char* kTestDevice = "cpu";
-#endif
+// The device of this test program's engines, from the environment: the same tests run on each (tests/CMakeLists.txt).
+inline const std::string kTestDevice =
+    std::getenv("VOLLEY_TEST_DEVICE") == nullptr ? "cpu" : std::getenv("VOLLEY_TEST_DEVICE");
 
 // Whether kTestDevice is one that can be divided among so many ranks: a GPU for each.
 bool has_room_for(int ranks);

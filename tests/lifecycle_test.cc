@@ -32,7 +32,7 @@ EngineStats wait_for(const Engine& engine, F&& done) {
 }
 
 TEST(Lifecycle, NothingLeaksOverThousandsOfRequestsAThirdCancelled) {
-  constexpr bool kGpu = std::string_view(kTestDevice) != "cpu";
+  const bool kGpu = kTestDevice != "cpu";
   constexpr int kOpen = 24;
   const int kRequests = kSanitized ? 150 : kGpu ? 10'000 : full_matrix() ? 2000 : 600;
   EngineOptions options = pocket_options();

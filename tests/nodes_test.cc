@@ -26,7 +26,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const bool kOnCpu = kTestDevice == std::string("cpu");
+const bool kOnCpu = kTestDevice == "cpu";
 
 // Why so many ranks in several processes cannot be here; empty: they can.
 std::string missing(int ranks) {

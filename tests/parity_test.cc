@@ -41,7 +41,7 @@ TEST(TargetParity, LogitsAreThoseOfTransformers) {
     std::printf("%-18s relative error %.1e against the form in chunks\n", name.c_str(), apart);
     EXPECT_LT(apart, kRecurrentTolerance) << name;
   }
-  if (kTestDevice == std::string("cpu")) EXPECT_GE(chunked, 6);
+  if (kTestDevice == "cpu") EXPECT_GE(chunked, 6);
 }
 
 TEST(TargetParity, LogitsOfAGgufFileAreThoseOfItsFolder) {

@@ -22,7 +22,7 @@ namespace {
 
 using Rows = std::vector<std::vector<float>>;
 
-const bool kOnCpu = kTestDevice == std::string("cpu");
+const bool kOnCpu = kTestDevice == "cpu";
 
 // A GPU for each rank.
 bool has_devices(int ranks) {

@@ -12,17 +12,16 @@
 namespace volley::engine {
 namespace {
 
-// CMakeLists.txt also builds this file for a GPU.
-#ifndef VOLLEY_TEST_DEVICE
-#define VOLLEY_TEST_DEVICE "cpu"
-#endif
+// The same tests run on each device (CMakeLists.txt).
+const std::string kTestDevice =
+    std::getenv("VOLLEY_TEST_DEVICE") == nullptr ? "cpu" : std::getenv("VOLLEY_TEST_DEVICE");
 
 // Loads kernels with the program: their memory is not measured here.
 const int eager = setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 
 EngineOptions pocket() {
   EngineOptions options;
-  options.device = VOLLEY_TEST_DEVICE;
+  options.device = kTestDevice;
   options.model_dir = "models/pocket";
   options.draft_dir = "models/pocket-dflash";
   options.dummy_weights = 1;
@@ -50,8 +49,8 @@ Loaded load(const EngineOptions& options) {
 // Recorded steps lie in the driver's memory, which is estimated. They take what was planned, up to pieces of 2 MiB.
 // This test is first, because the driver keeps memory that was once a graph's.
 TEST(StepMemory, HoldsRecordedSteps) {
-  if (VOLLEY_TEST_DEVICE != std::string("cuda")) GTEST_SKIP() << "the CPU records none";
-  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  if (kTestDevice != "cuda") GTEST_SKIP() << "the CPU records none";
+  if (const auto device = resolve_device(kTestDevice); !device.ok()) GTEST_SKIP() << device.error().message;
   EngineOptions options = pocket();
   options.max_num_seqs = 128;
   options.kv_pages = 8000;
@@ -79,7 +78,7 @@ TEST(StepMemory, HoldsRecordedSteps) {
 
 // The plan knows a model's weights and pages to the byte before any weight is read.
 TEST(LoadedMemory, IsWhatWasPlanned) {
-  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  if (const auto device = resolve_device(kTestDevice); !device.ok()) GTEST_SKIP() << device.error().message;
   const auto expect_planned = [](const char* name, const EngineOptions& options) {
     const Loaded world = load(options);
     const MemoryPlan& plan = world.models.memory;
@@ -98,7 +97,7 @@ TEST(LoadedMemory, IsWhatWasPlanned) {
 
 // Every slot has its states of recurrent layers, with a tape for the drafts of a block.
 TEST(LoadedMemory, StatesArePlannedToTheByte) {
-  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  if (const auto device = resolve_device(kTestDevice); !device.ok()) GTEST_SKIP() << device.error().message;
   EngineOptions options = pocket();
   options.model_dir = "tests/data/targets/hybrid_wide";
   options.dummy_weights.reset();
@@ -245,7 +244,7 @@ void run_large_steps(decode::Round& round, const ResolvedModels& models) {
 
 // The memory of a round's start is planned to the byte, and steps use their working memory.
 TEST(StepMemory, IsWhatWasPlanned) {
-  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  if (const auto device = resolve_device(kTestDevice); !device.ok()) GTEST_SKIP() << device.error().message;
   for (const auto& [name, options] : step_sizes()) {
     Loaded world = load(options);
     const int64_t before = world.device->bytes();
@@ -256,7 +255,7 @@ TEST(StepMemory, IsWhatWasPlanned) {
 }
 
 TEST(StepMemory, IsNeeded) {
-  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  if (const auto device = resolve_device(kTestDevice); !device.ok()) GTEST_SKIP() << device.error().message;
   EngineOptions options = pocket();
   options.max_num_seqs = 8;
   options.prefill_chunk = 256;
@@ -329,7 +328,7 @@ TEST(StepMemory, IsEnoughForAnyStep) {
 
 // A plan needs a GPU's numbers, not the GPU.
 TEST(StepMemory, IsPlannedForAGpuThatIsNotThere) {
-  if (VOLLEY_TEST_DEVICE != std::string("cuda")) GTEST_SKIP() << "needs the plans of CUDA's kernels";
+  if (kTestDevice != "cuda") GTEST_SKIP() << "needs the plans of CUDA's kernels";
   EngineOptions options = pocket();
   options.device = "cpu";
   auto models = resolve_models(options);
