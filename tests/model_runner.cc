@@ -293,13 +293,11 @@ ModelRunner::Choices ModelRunner::draft_choices(const std::vector<std::vector<fl
   ops::SlotRow slot;
   slot.last_token = block_ids[0];
   ops::SelectorTask task;
-  task.logits = scratch_->take(DType::kF32, {rows, draft_->facts().own_vocab()});
   task.segments = {static_cast<ops::ChoiceSegment*>(on_device<ops::ChoiceSegment>(DType::kU8, {&segment, 1}).data), 1};
   task.slots = static_cast<ops::SlotRow*>(on_device<ops::SlotRow>(DType::kU8, {&slot, 1}).data);
   task.state = sampler.get();
   task.tokens = scratch_->take(DType::kI32, {rows}).as<TokenId>();
   task.probability = scratch_->take(DType::kF32, {rows}).as<float>();
-  draft_->logits(device_->stream(), x, index, task.logits, *scratch_, {});
   draft_->select(device_->stream(), x, index, task, *scratch_);
   Choices choices = {std::vector<TokenId>(static_cast<size_t>(rows)), std::vector<float>(static_cast<size_t>(rows))};
   device_->download(choices.tokens.data(), task.tokens, choices.tokens.size() * sizeof(TokenId));

@@ -79,17 +79,19 @@ Status Network::load_layer(WeightLoader& loader, size_t index) {
                             state_layers_};
   const auto load = [&](const auto& block) { return load_block(loader, block, setup); };
   Block& block = layers_.emplace_back();
-  VOLLEY_ASSIGN(block.input_norm, loader.vector(setup.prefix + "input_norm"));
-  VOLLEY_ASSIGN(block.post_norm, loader.vector(setup.prefix + "post_norm"));
-  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "mixer_end_norm", block.mixer_end_norm));
-  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "ffn_end_norm", block.ffn_end_norm));
-  if (spec_.block_conv.taps > 0) {
-    VOLLEY_CHECK(layer.mixer_end.is_plain() && layer.ffn_end.is_plain());
-    for (const auto& [conv, role] : {std::pair{&block.mixer_conv, "mixer_conv"}, {&block.ffn_conv, "ffn_conv"}}) {
-      VOLLEY_ASSIGN(conv->base, loader.vector(setup.prefix + role + "_base"));
-      VOLLEY_ASSIGN(conv->projection, loader.linear(setup.prefix + role));
-    }
-  }
+  const auto load_around = [&](Around& around, const char* norm, const std::string& role,
+                               const BlockEnd& end) -> Status {
+    VOLLEY_ASSIGN(around.norm, loader.vector(setup.prefix + norm));
+    around.end = end;
+    VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + role + "_end_norm", around.end_norm));
+    if (spec_.block_conv.taps == 0) return {};
+    VOLLEY_CHECK(end.is_plain());
+    VOLLEY_ASSIGN(around.conv.base, loader.vector(setup.prefix + role + "_conv_base"));
+    VOLLEY_ASSIGN(around.conv.projection, loader.linear(setup.prefix + role + "_conv"));
+    return {};
+  };
+  VOLLEY_RETURN_IF_ERROR(load_around(block.mixer_around, "input_norm", "mixer", layer.mixer_end));
+  VOLLEY_RETURN_IF_ERROR(load_around(block.ffn_around, "post_norm", "ffn", layer.ffn_end));
   VOLLEY_ASSIGN(block.mixer, std::visit(load, layer.mixer));
   VOLLEY_ASSIGN(block.ffn, std::visit(load, layer.ffn));
   const MixerFacts facts = layer.mixer_facts();
@@ -102,8 +104,8 @@ void Network::plan(Pass& pass) const {
   for (const Block& layer : layers_) layer.mixer->plan(pass);
 }
 
-// The input of each layer's mixer and ffn, all in one buffer: a block has read its input before it adds to the residual
-// stream, and the next norm then overwrites the buffer.
+// What each layer's norms write, all in one buffer: it is read before the block adds to the residual stream, and the
+// next norm then overwrites the buffer.
 std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const {
   std::vector<ops::Input> inputs;
   inputs.reserve(2 * layers_.size());
@@ -114,9 +116,10 @@ std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const
     inputs.push_back(ops::input_for(reader, activation(), rows, scratch));
     end = std::max(end, scratch.mark());
   };
+  const bool convolves = spec_.block_conv.taps > 0;
   for (const Block& layer : layers_) {
-    take(layer.mixer->input_weight());
-    take(layer.ffn->input_weight());
+    take(convolves ? layer.mixer_around.conv.projection : layer.mixer->input_weight());
+    take(convolves ? layer.ffn_around.conv.projection : layer.ffn->input_weight());
   }
   scratch.take(DType::kU8, {static_cast<int64_t>(end - begin)});
   return inputs;
@@ -124,48 +127,45 @@ std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const
 
 void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
   if (layers_.empty()) return;
-  if (spec_.block_conv.taps > 0) {
-    VOLLEY_CHECK(capture.layers.empty());
-    return forward_convolved(pass, x);
-  }
+  const bool convolves = spec_.block_conv.taps > 0;
+  VOLLEY_CHECK(!convolves || capture.layers.empty());
   ArenaScope inputs_scope(pass.scratch);
   const std::vector<ops::Input> inputs = take_inputs(pass.rows.rows, pass.scratch);
   const auto normed = [&](const comm::NormAfter& norm) {
     ops::rms_norm(pass.stream, x, norm.weight, norm.eps, {}, norm.y, norm.copy);
   };
   // Runs a block, its end, and the norm after both. A block only adds, so where an end follows it adds to zeros.
-  const auto run = [&](const auto& block, const ops::Input& h, const BlockEnd& end, const Vector& end_norm,
-                       const comm::NormAfter* next) {
+  const auto run = [&](const auto& block, const Around& around, const ops::Input& h, const comm::NormAfter* next) {
+    if (convolves) return run_convolved(pass, *block, around, h, x, next);
     ArenaScope scope(pass.scratch);
-    const bool norms_itself = group_ != nullptr && end.is_plain();
-    if (end.is_plain()) {
+    const bool norms_itself = group_ != nullptr && around.end.is_plain();
+    if (around.end.is_plain()) {
       block->run(pass, h, {x, group_, norms_itself ? next : nullptr});
     } else {
       const TensorView y = pass.scratch.take(DType::kF32, {x.dim(0), x.dim(1)});
       ops::zero(pass.stream, y);
       block->run(pass, h, {y, group_});
-      ops::add_normed(pass.stream, y, end_norm.view, spec_.norm_eps, end.scale, x);
+      ops::add_normed(pass.stream, y, around.end_norm.view, spec_.norm_eps, around.end.scale, x);
     }
     if (!norms_itself && next != nullptr) normed(*next);
   };
-  normed({layers_[0].input_norm.view, spec_.norm_eps, inputs[0]});
+  normed({layers_[0].mixer_around.norm.view, spec_.norm_eps, inputs[0]});
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Block& layer = layers_[i];
-    const BlockEnd &mixer_end = spec_.layers[i].mixer_end, &ffn_end = spec_.layers[i].ffn_end;
-    const comm::NormAfter post = {layer.post_norm.view, spec_.norm_eps, inputs[2 * i + 1]};
-    run(layer.mixer, inputs[2 * i], mixer_end, layer.mixer_end_norm, &post);
+    const comm::NormAfter post = {layer.ffn_around.norm.view, spec_.norm_eps, inputs[2 * i + 1]};
+    run(layer.mixer, layer.mixer_around, inputs[2 * i], &post);
     const auto first = capture.layers.begin(), end = capture.layers.end();
     const auto captured_from = [&](auto from) { return std::find(from, end, static_cast<int32_t>(i)); };
     auto column = captured_from(first);
     if (i + 1 < layers_.size()) {
-      comm::NormAfter next = {layers_[i + 1].input_norm.view, spec_.norm_eps, inputs[2 * i + 2]};
+      comm::NormAfter next = {layers_[i + 1].mixer_around.norm.view, spec_.norm_eps, inputs[2 * i + 2]};
       if (column != end) {  // the norm reads the captured rows, and copies them
         next.copy = {capture.features, column - first};
         column = captured_from(column + 1);
       }
-      run(layer.ffn, inputs[2 * i + 1], ffn_end, layer.ffn_end_norm, &next);
+      run(layer.ffn, layer.ffn_around, inputs[2 * i + 1], &next);
     } else {
-      run(layer.ffn, inputs[2 * i + 1], ffn_end, layer.ffn_end_norm, nullptr);
+      run(layer.ffn, layer.ffn_around, inputs[2 * i + 1], nullptr);
     }
     for (; column != end; column = captured_from(column + 1)) {
       ops::capture_feature(pass.stream, x, (column - first) * spec_.hidden, capture.features);
@@ -174,34 +174,24 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
 }
 
 // Both convolutions of a block take their coefficients from the normed input before the block.
-void Network::forward_convolved(Pass& pass, TensorView x) const {
+template <class AnyBlock>
+void Network::run_convolved(Pass& pass, const AnyBlock& block, const Around& around, const ops::Input& h, TensorView x,
+                            const comm::NormAfter* next) const {
+  ArenaScope scope(pass.scratch);
   const int64_t rows = x.dim(0), hidden = x.dim(1);
-  const auto run = [&](const auto& block, const Conv& kernel, const Vector& norm) {
-    ArenaScope scope(pass.scratch);
-    const TensorView normed = pass.scratch.take(DType::kF32, {rows, hidden});
-    const TensorView y = pass.scratch.take(DType::kF32, {rows, hidden});
-    ops::BlockConv conv;
-    conv.shape = spec_.block_conv;
-    conv.base = kernel.base.view;
-    conv.coefficients = pass.scratch.take(DType::kF32, {rows, conv.shape.coefficients(hidden)});
-    conv.block_rows = pass.rows.max_segment_rows;
-    ops::rms_norm(pass.stream, x, norm.view, spec_.norm_eps, {}, normed);
-    {
-      ArenaScope of_projection(pass.scratch);
-      const ops::Input h = ops::input_for(kernel.projection, activation(), rows, pass.scratch);
-      ops::rms_norm(pass.stream, x, norm.view, spec_.norm_eps, {}, h);
-      ops::linear(pass.stream, kernel.projection, h, conv.coefficients, {}, pass.scratch);
-    }
-    const ops::Input h = ops::input_for(block->input_weight(), activation(), rows, pass.scratch);
-    ops::convolve_input(pass.stream, conv, normed, h, pass.scratch);
-    ops::zero(pass.stream, y);
-    block->run(pass, h, {y, group_});
-    ops::add_convolved(pass.stream, conv, y, x);
-  };
-  for (const Block& layer : layers_) {
-    run(layer.mixer, layer.mixer_conv, layer.input_norm);
-    run(layer.ffn, layer.ffn_conv, layer.post_norm);
-  }
+  ops::BlockConv conv;
+  conv.shape = spec_.block_conv;
+  conv.base = around.conv.base.view;
+  conv.coefficients = pass.scratch.take(DType::kF32, {rows, conv.shape.coefficients(hidden)});
+  conv.block_rows = pass.rows.max_segment_rows;
+  ops::linear(pass.stream, around.conv.projection, h, conv.coefficients, {}, pass.scratch);
+  const TensorView y = pass.scratch.take(DType::kF32, {rows, hidden});
+  const ops::Input convolved = ops::input_for(block.input_weight(), activation(), rows, pass.scratch);
+  ops::convolve_normed(pass.stream, conv, x, {around.norm.view, spec_.norm_eps}, convolved, y, pass.scratch);
+  block.run(pass, convolved, {y, group_});
+  if (next == nullptr) return ops::add_convolved(pass.stream, conv, y, x);
+  const ops::NormWeight after = {next->weight, next->eps};
+  ops::add_convolved(pass.stream, conv, y, x, &after, next->y);
 }
 
 void Network::take_part(Pass& pass) const {

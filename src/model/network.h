@@ -75,18 +75,25 @@ class Network {
     Vector base;
     ops::LinearWeight projection;
   };
+  // What stands round a block.
+  struct Around {
+    Vector norm;
+    Conv conv;  // where blocks have convolutions
+    BlockEnd end;
+    Vector end_norm;  // where the end has one
+  };
   struct Block {
-    Vector input_norm, post_norm;
-    Vector mixer_end_norm, ffn_end_norm;  // norms of the ends that have one
-    Conv mixer_conv, ffn_conv;            // where blocks have convolutions
+    Around mixer_around, ffn_around;
     std::unique_ptr<MixerBlock> mixer;
     std::unique_ptr<FfnBlock> ffn;
   };
   Network() = default;
   std::vector<ops::Input> take_inputs(int64_t rows, Arena& scratch) const;
   Status load_layer(WeightLoader& loader, size_t index);
-  // forward() of layers whose blocks have convolutions.
-  void forward_convolved(Pass& pass, TensorView x) const;
+  // x += block(h) between its convolutions, and then the next norm, unless it is null. h: the norm of x.
+  template <class AnyBlock>
+  void run_convolved(Pass& pass, const AnyBlock& block, const Around& around, const ops::Input& h, TensorView x,
+                     const comm::NormAfter* next) const;
 
   std::shared_ptr<const weights::Checkpoint> checkpoint_;  // keeps the embedding table mapped
   Decoder spec_;

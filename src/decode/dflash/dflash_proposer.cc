@@ -67,18 +67,13 @@ void DFlashProposer::draft(Stream& stream, const DraftPass& pass, const ops::Sam
 void DFlashProposer::propose(Stream& stream, const DraftPass& pass, const ops::PassChoices& choices,
                              const LogitChunk& chunk, TensorView x, const ops::SamplerState& sampler, Arena& scratch) {
   ArenaScope scope(scratch);
-  const Facts& facts = network_->facts();
-  const bool walks = facts.selector.rank > 0;
-  const TensorView logits = scratch.take(DType::kF32, {chunk.rows, walks ? facts.own_vocab() : facts.decoder.vocab});
   const TensorView rows = choices.logit_rows.rows(chunk.row_begin, chunk.rows);
   const std::span<const ops::ChoiceSegment> segments(choices.segments + chunk.segment_begin,
                                                      static_cast<size_t>(chunk.segment_end - chunk.segment_begin));
   TokenId* const tokens = pass.tokens + chunk.row_begin;
   float* const confidence = pass.confidence + chunk.row_begin;
-  if (walks) {
-    network_->logits(stream, x, rows, logits, scratch, {});
+  if (network_->facts().selector.rank > 0) {
     ops::SelectorTask task;
-    task.logits = logits;
     task.segments = segments;
     task.slots = pass.step.slots;
     task.state = &sampler;
@@ -86,6 +81,7 @@ void DFlashProposer::propose(Stream& stream, const DraftPass& pass, const ops::P
     task.probability = confidence;
     return network_->select(stream, x, rows, task, scratch);
   }
+  const TensorView logits = scratch.take(DType::kF32, {chunk.rows, network_->facts().decoder.vocab});
   ops::ChoiceTask task;
   task.rows = chunk.rows;
   task.segments = segments;

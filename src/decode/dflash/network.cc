@@ -162,29 +162,40 @@ const ops::LinearWeight& Network::head() const {
   return head_copy_.n > 0 ? head_copy_ : target_->head();
 }
 
+void Network::own_logits(Stream& stream, const ops::Input& h, TensorView logits, Arena& scratch,
+                         const ops::RowSummaries& summaries) const {
+  model::head_logits(stream, head(), h, logits, summaries, body_->group(), scratch);
+  ops::end_logits(stream, logits, facts_.decoder.logits_end);
+}
+
 void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
                      const ops::RowSummaries& summaries) const {
   ArenaScope scope(scratch);
   const int64_t rows = logits.shape[0];
-  const bool reduced = facts_.own_vocab() != logits.dim(1);
+  const bool reduced = facts_.draft_vocab > 0;
   const ops::Input h = ops::input_for(head(), activation(), rows, scratch);
   final_norm(stream, x, row_index, h);
   const TensorView made = reduced ? scratch.take(DType::kF32, {rows, facts_.draft_vocab}) : logits;
-  model::head_logits(stream, head(), h, made, summaries, body_->group(), scratch);
-  ops::end_logits(stream, made, facts_.decoder.logits_end);
+  own_logits(stream, h, made, scratch, summaries);
   if (reduced) ops::spread_columns(stream, made, target_ids_.view(DType::kI32, {facts_.draft_vocab}), logits);
 }
 
 void Network::select(Stream& stream, TensorView x, TensorView row_index, ops::SelectorTask task, Arena& scratch) const {
   ArenaScope scope(scratch);
-  const int64_t rows = task.logits.dim(0);
+  const int64_t rows = row_index.dim(0);
   const Selector& selector = facts_.selector;
+  task.logits = scratch.take(DType::kF32, {rows, facts_.own_vocab()});
+  ops::Input h = ops::input_for(head(), activation(), rows, scratch);
+  final_norm(stream, x, row_index, h);
+  own_logits(stream, h, task.logits, scratch, {});
   // Both layers take rows of one kind: where there are two, neither has codes.
   const ops::LinearWeight& first = selector_.hidden.n > 0 ? selector_.hidden : confidence_.hidden;
-  ops::Input h;
   if (first.n > 0) {
-    h = ops::input_for(first, activation(), rows, scratch);
-    final_norm(stream, x, row_index, h);
+    const ops::Input of_layers = ops::input_for(first, activation(), rows, scratch);
+    if (of_layers.values.dtype != h.values.dtype || of_layers.in_groups() != h.in_groups()) {
+      h = of_layers;
+      final_norm(stream, x, row_index, h);
+    }
   }
   for (const auto& [layer, out] : {std::pair{&selector_, &task.hidden}, {&confidence_, &task.confidence}}) {
     if (layer->hidden.n == 0) continue;

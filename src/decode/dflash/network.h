@@ -42,14 +42,13 @@ class Network {
   }
 
   // logits[i] = head(final norm(x[row_index[i]])) of the target's vocabulary, with the target's head, the copy of it or
-  // the drafter's own, and softcapped where it was trained so. Tokens that its own head does not know have -inf. Logits
-  // with as many columns as that head (Facts::own_vocab()) are left as it gives them.
+  // the drafter's own, and softcapped where it was trained so. Tokens that its own head does not know have -inf.
   void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
               const ops::RowSummaries& summaries) const;
   bool head_summarises(const Stream& stream) const;
 
-  // The choices of the head for them, for x[row_index[i]]. task: these rows' logits, [rows, own_vocab()], segments,
-  // slots, sampling and where the choices go. REQUIRES: there is such a head.
+  // The choices of the head for them, for x[row_index[i]]. task: segments, slots, sampling and where the choices go.
+  // REQUIRES: there is such a head.
   void select(Stream& stream, TensorView x, TensorView row_index, ops::SelectorTask task, Arena& scratch) const;
 
   const Facts& facts() const { return facts_; }  // with several ranks, the decoder is this rank's
@@ -59,6 +58,9 @@ class Network {
  private:
   Network() = default;
   const ops::LinearWeight& head() const;
+  // As head() gives them, and their end. h: the normed rows.
+  void own_logits(Stream& stream, const ops::Input& h, TensorView logits, Arena& scratch,
+                  const ops::RowSummaries& summaries) const;
   // Writes n layers from `layer` on. Their k and v begin at layer `done` of the projected ones, [rows, …].
   void inject_layers(model::Pass& pass, TensorView kv, bool windowed, size_t layer, int64_t done, int64_t n) const;
 

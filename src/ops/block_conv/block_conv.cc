@@ -4,6 +4,8 @@
 
 #include "device/cpu/thread_pool.h"
 #include "ops/block_conv/block_conv_kernels.h"
+#include "ops/embedding/embedding.h"
+#include "ops/norm/norm.h"
 
 namespace volley::ops {
 namespace {
@@ -42,18 +44,15 @@ void convolve_cpu(Stream& stream, const BlockConvArgs& args, TensorView y, bool 
   });
 }
 
-void convolve(Stream& stream, const BlockConv& conv, int side, TensorView x, TensorView y, bool adds) {
-  VOLLEY_CHECK(x.rank == 2 && y.rank == 2 && x.dtype == DType::kF32);
-  VOLLEY_CHECK(y.dtype == DType::kF32 || (y.dtype == DType::kBF16 && !adds));
+BlockConvArgs checked_args(const BlockConv& conv, int side, TensorView x) {
+  VOLLEY_CHECK(x.rank == 2 && x.dtype == DType::kF32);
   const int64_t rows = x.dim(0), channels = x.dim(1);
-  VOLLEY_CHECK(y.dim(0) == rows && y.dim(1) == channels);
   const BlockConvShape& shape = conv.shape;
   VOLLEY_CHECK(shape.taps >= 1 && shape.group >= 1 && channels % shape.group == 0);
   VOLLEY_CHECK(conv.base.dtype == DType::kF32 && conv.base.count() == 2 * shape.taps * channels);
   VOLLEY_CHECK(conv.coefficients.dtype == DType::kF32 && conv.coefficients.dim(0) == rows);
   VOLLEY_CHECK_EQ(conv.coefficients.dim(1), shape.coefficients(channels));
-  if (rows == 0) return;
-  VOLLEY_CHECK(conv.block_rows >= 1 && rows % conv.block_rows == 0);
+  VOLLEY_CHECK(rows == 0 || (conv.block_rows >= 1 && rows % conv.block_rows == 0));
   BlockConvArgs args;
   args.shape = shape;
   args.base = conv.base.as<float>() + side * shape.taps * channels;
@@ -63,23 +62,48 @@ void convolve(Stream& stream, const BlockConv& conv, int side, TensorView x, Ten
   args.x = x.as<float>();
   args.rows = rows;
   args.channels = channels;
-  kernels_on<BlockConvKernels>(stream).convolve(stream, args, y, adds);
+  return args;
+}
+
+void check_like(TensorView y, TensorView x) {
+  VOLLEY_CHECK(y.rank == 2 && y.dtype == DType::kF32 && y.dim(0) == x.dim(0) && y.dim(1) == x.dim(1));
 }
 
 }  // namespace
 
-const BlockConvKernels BlockConvKernels::kCpu = {convolve_cpu};
+const BlockConvKernels BlockConvKernels::kCpu = {
+    convolve_cpu, [](Stream&, const BlockConvArgs&, const NormWeight&, const Input&, TensorView) { return false; },
+    [](Stream&, const BlockConvArgs&, TensorView, const NormWeight&, const Input&) { return false; }};
 
-void convolve_input(Stream& stream, const BlockConv& conv, TensorView x, const Input& y, Arena& scratch) {
-  if (!y.is_codes()) return convolve(stream, conv, 0, x, y.values, false);
+void convolve_normed(Stream& stream, const BlockConv& conv, TensorView x, const NormWeight& norm, const Input& y,
+                     TensorView zeroed, Arena& scratch) {
+  check_rms_norm(stream, x, norm.weight, {}, y, {});
+  if (zeroed.data != nullptr) check_like(zeroed, x);
+  BlockConvArgs args = checked_args(conv, 0, x);
+  if (args.rows == 0) return;
+  const BlockConvKernels& kernels = kernels_on<BlockConvKernels>(stream);
+  if (kernels.convolve_normed(stream, args, norm, y, zeroed)) return;
   const ArenaScope scope(scratch);
-  const TensorView values = scratch.take(DType::kF32, {x.dim(0), x.dim(1)});
-  convolve(stream, conv, 0, x, values, false);
+  const TensorView normed = scratch.take(DType::kF32, {args.rows, args.channels});
+  rms_norm(stream, x, norm.weight, norm.eps, {}, normed);
+  args.x = normed.as<float>();
+  if (zeroed.data != nullptr) zero(stream, zeroed);
+  if (!y.is_codes()) return kernels.convolve(stream, args, y.values, false);
+  const TensorView values = scratch.take(DType::kF32, {args.rows, args.channels});
+  kernels.convolve(stream, args, values, false);
   quantise_rows(stream, values, y);
 }
 
-void add_convolved(Stream& stream, const BlockConv& conv, TensorView x, TensorView y) {
-  convolve(stream, conv, 1, x, y, true);
+void add_convolved(Stream& stream, const BlockConv& conv, TensorView x, TensorView y, const NormWeight* norm,
+                   const Input& normed) {
+  check_like(y, x);
+  if (norm != nullptr) check_rms_norm(stream, y, norm->weight, {}, normed, {});
+  const BlockConvArgs args = checked_args(conv, 1, x);
+  if (args.rows == 0) return;
+  const BlockConvKernels& kernels = kernels_on<BlockConvKernels>(stream);
+  if (norm != nullptr && kernels.add_and_norm(stream, args, y, *norm, normed)) return;
+  kernels.convolve(stream, args, y, true);
+  if (norm != nullptr) rms_norm(stream, y, norm->weight, norm->eps, {}, normed);
 }
 
 }  // namespace volley::ops

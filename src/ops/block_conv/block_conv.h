@@ -24,10 +24,19 @@ struct BlockConv {
   int32_t block_rows = 0;   // the rows are blocks of so many
 };
 
-// y = conv(x, 0), rounded once. x: [rows, channels] fp32, without overlap with y; y: plain rows, or on CUDA codes. rows
-// may be 0.
-void convolve_input(Stream& stream, const BlockConv& conv, TensorView x, const Input& y, Arena& scratch);
-// y += conv(x, 1). x, y: [rows, channels] fp32, without overlap.
-void add_convolved(Stream& stream, const BlockConv& conv, TensorView x, TensorView y);
+// An RMSNorm (ops/norm/norm.h).
+struct NormWeight {
+  TensorView weight;  // [channels] fp32
+  float eps = 0;
+};
+
+// y = conv(norm(x), 0), rounded once. x: [rows, channels] fp32, without overlap with y; y: plain rows, or on CUDA
+// codes. zeroed: [rows, channels] fp32, becomes 0, for the sublayer to add to; or a null view. rows may be 0.
+void convolve_normed(Stream& stream, const BlockConv& conv, TensorView x, const NormWeight& norm, const Input& y,
+                     TensorView zeroed, Arena& scratch);
+// y += conv(x, 1), and then `normed` = norm(y), as rms_norm() would make it. x, y: [rows, channels] fp32, without
+// overlap. A null norm: y alone.
+void add_convolved(Stream& stream, const BlockConv& conv, TensorView x, TensorView y, const NormWeight* norm = nullptr,
+                   const Input& normed = {});
 
 }  // namespace volley::ops

@@ -6,10 +6,6 @@
 namespace volley::ops {
 namespace {
 
-// The kernel for vectors has few threads, because work that a block does once costs instructions in each of its warps.
-// With two chains each thread has enough reads under way. 512 threads are slower, and so are 128 but for some sizes.
-constexpr int kVectorThreads = 256;
-
 __device__ int64_t row_of(const NormArgs& args) {
   const int64_t row = args.row_index == nullptr ? blockIdx.x : args.row_index[blockIdx.x];
   if (row < 0 || row >= args.x_rows) __trap();  // our bug: the stream reports it at its next call
@@ -62,20 +58,12 @@ __global__ void __launch_bounds__(kChains) rms_norm_kernel(NormArgs args) {
 // kernel writes, come while the predecessor still runs.
 template <int kVectors>
 __global__ void __launch_bounds__(kVectorThreads) rms_norm_vectors_kernel(NormArgs args) {
-  constexpr int kEach = kChains / kVectorThreads, kHeld = kVectors * kEach;
+  using Row = RowVectors<kVectorThreads, kVectors>;
   cuda::launch_dependents();
-  const int vectors = static_cast<int>(args.h / 4);
-  // element j of the chain j % kEach
-  const auto at = [](int j) { return static_cast<int>(threadIdx.x) + j * kVectorThreads; };
-  float4 weight[kHeld], x[kHeld];
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    if (at(j) < vectors) weight[j] = reinterpret_cast<const float4*>(args.weight)[at(j)];
-  }
+  typename Row::Held weight, x;
+  Row::load(args, args.weight, weight);
   cuda::wait_for_predecessors();
-  const auto* from = reinterpret_cast<const float4*>(args.x + row_of(args) * args.h);
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) x[j] = at(j) < vectors ? from[at(j)] : float4{0, 0, 0, 0};
+  Row::load(args, args.x + row_of(args) * args.h, x);
   norm_vectors<kVectorThreads, kVectors>(args, blockIdx.x, x, weight);
 }
 
@@ -96,27 +84,16 @@ __global__ void __launch_bounds__(kChains)
   }
 }
 
-struct Chosen {
-  void (*kernel)(NormArgs);
-  int threads;
-};
-
-// By the row's length alone: which kernel adds decides the bits.
-Chosen kernel_for(int64_t h) {
-  if (h % 4 == 0 && h <= 4 * kChains) return {rms_norm_vectors_kernel<1>, kVectorThreads};
-  if (h % 4 == 0 && h <= 8 * kChains) return {rms_norm_vectors_kernel<2>, kVectorThreads};
-  if (h % 4 == 0 && h <= 16 * kChains) return {rms_norm_vectors_kernel<4>, kVectorThreads};
-  return {rms_norm_kernel, kChains};
-}
-
 void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& y,
                    const FeatureBlock& copy) {
   NormArgs args = norm_args(x, weight, eps, y, copy);
   args.row_index = row_index.data == nullptr ? nullptr : row_index.as<int32_t>();
-  const Chosen chosen = kernel_for(args.h);
-  cuda::launch(chosen.kernel,
-               {.grid = cuda::dims(y.values.shape[0]), .block = cuda::dims(chosen.threads), .early = true}, stream,
-               args);
+  const cuda::Launch launch = {.grid = cuda::dims(y.values.shape[0]), .block = dim3(kVectorThreads), .early = true};
+  // By the row's length alone: which kernel adds decides the bits.
+  const bool in_vectors = with_row_vectors(
+      args.h, [&](auto vectors) { cuda::launch(rms_norm_vectors_kernel<vectors>, launch, stream, args); });
+  if (in_vectors) return;
+  cuda::launch(rms_norm_kernel, {.grid = launch.grid, .block = dim3(kChains), .early = true}, stream, args);
 }
 
 void add_normed_cuda(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x) {

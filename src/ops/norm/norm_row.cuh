@@ -1,6 +1,8 @@
-// The norm of a row that a block's threads have in registers: for norm_cuda.cu, and for sums over GPUs that end in a
-// norm (comm). The bits are the same in both.
+// The norm of a row that a block's threads have in registers: for norm_cuda.cu, for sums over GPUs that end in a norm
+// (comm), and for convolutions round a norm (block_conv). The bits are the same in all.
 #pragma once
+
+#include <type_traits>
 
 #include "device/cuda/elements.cuh"
 #include "ops/norm/norm.h"
@@ -12,6 +14,10 @@ namespace volley::ops {
 // vector of four); a tree over 32 neighbouring chains; and the trees' results in sequence. How many threads share the
 // chains changes nothing.
 inline constexpr int kChains = 512;
+
+// Kernels for vectors have few threads, because work that a block does once costs instructions in each of its warps.
+// With two chains each thread has enough reads under way. 512 threads are slower, and so are 128 but for some sizes.
+inline constexpr int kVectorThreads = 256;
 
 struct NormArgs {
   const float* x;
@@ -87,76 +93,114 @@ __device__ inline uint2 to_bf16(float4 v) {
 }
 
 // Rows of whole vectors of four, kVectors of them a chain at most. Vector j of a thread is number
-// threadIdx.x + j * kThreads of the row; those that do not exist are 0. Called once in a kernel of kThreads.
+// threadIdx.x + j * kThreads of the row; those that do not exist are 0.
 template <int kThreads, int kVectors>
-__device__ void norm_vectors(const NormArgs& args, int64_t row, const float4 (&x)[kVectors * kChains / kThreads],
-                             const float4 (&weight)[kVectors * kChains / kThreads]) {
-  constexpr int kEach = kChains / kThreads, kHeld = kVectors * kEach;
-  const int vectors = static_cast<int>(args.h / 4);
-  // element j of the chain j % kEach
-  const auto at = [](int j) { return static_cast<int>(threadIdx.x) + j * kThreads; };
-  float chains[kEach] = {};
+struct RowVectors {
+  static constexpr int kEach = kChains / kThreads, kHeld = kVectors * kEach;
+  using Held = float4[kHeld];
+
+  __device__ static int at(int j) { return static_cast<int>(threadIdx.x) + j * kThreads; }
+  __device__ static int count(const NormArgs& args) { return static_cast<int>(args.h / 4); }
+  __device__ static void load(const NormArgs& args, const float* row, Held& x) {
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    float& chain = chains[j % kEach];
-    chain = fmaf(x[j].x, x[j].x, chain);
-    chain = fmaf(x[j].y, x[j].y, chain);
-    chain = fmaf(x[j].z, x[j].z, chain);
-    chain = fmaf(x[j].w, x[j].w, chain);
+    for (int j = 0; j < kHeld; ++j) {
+      x[j] = at(j) < count(args) ? reinterpret_cast<const float4*>(row)[at(j)] : float4{0, 0, 0, 0};
+    }
   }
-  if (args.features != nullptr) {
-    uint8_t* const to = args.features + row * args.feature_stride;
+
+  // The factor that norms the row. Where a kernel calls it again, a barrier comes between.
+  __device__ static float scale(const NormArgs& args, const Held& x) {
+    float chains[kEach] = {};  // vector j belongs to the chain j % kEach
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      float& chain = chains[j % kEach];
+      chain = fmaf(x[j].x, x[j].x, chain);
+      chain = fmaf(x[j].y, x[j].y, chain);
+      chain = fmaf(x[j].z, x[j].z, chain);
+      chain = fmaf(x[j].w, x[j].w, chain);
+    }
+    return scale_of(args, sum_of_chains<kThreads>(chains));
+  }
+  __device__ static float4 normed(float4 x, float scale, float4 weight) {
+    return {x.x * scale * weight.x, x.y * scale * weight.y, x.z * scale * weight.z, x.w * scale * weight.w};
+  }
+
+  // Writes the row `result(j)`. Called once in a kernel.
+  template <typename Result>
+  __device__ static void write(const NormArgs& args, int64_t row, const Result& result) {
+    const int vectors = count(args);
+    const auto largest_of = [&](int j) {  // 0 for values that do not exist, like x
+      if (at(j) >= vectors) return 0u;
+      const float4 y = result(j);
+      return max(max(magnitude_bits(y.x), magnitude_bits(y.y)), max(magnitude_bits(y.z), magnitude_bits(y.w)));
+    };
+    float inverse[kHeld] = {};
+    if (args.y_dtype == DType::kF8E4M3 && args.groups_at > 0) {
+      static_assert(kScaleGroup == 4 * 32, "the vectors of a warp are a group");
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j) {
+        const float scale = code_scale(__reduce_max_sync(0xffffffff, largest_of(j)));
+        inverse[j] = 1.0f / scale;
+        const bool writes = threadIdx.x % 32 == 0 && at(j) < vectors;
+        if (writes) args.y_scales[at(j) / 32 * args.groups_at + row] = scale;
+      }
+    } else if (args.y_dtype == DType::kF8E4M3) {
+      uint32_t largest = 0;
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j) largest = max(largest, largest_of(j));
+      const float of_row = inverse_scale<kThreads>(args, row, largest);
+#pragma unroll
+      for (float& i : inverse) i = of_row;
+    }
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
       if (at(j) >= vectors) break;
-      if (args.feature_dtype == DType::kBF16) {
-        reinterpret_cast<uint2*>(to)[at(j)] = to_bf16(x[j]);
+      const float4 y = result(j);
+      const int64_t to = row * vectors + at(j);
+      if (args.y_dtype == DType::kBF16) {
+        static_cast<uint2*>(args.y)[to] = to_bf16(y);
+      } else if (args.y_dtype == DType::kF8E4M3) {
+        static_cast<uint32_t*>(args.y)[to] = codes(y, inverse[j]);
       } else {
-        reinterpret_cast<float4*>(to)[at(j)] = x[j];
+        static_cast<float4*>(args.y)[to] = y;
       }
     }
   }
-  const float scale = scale_of(args, sum_of_chains<kThreads>(chains));
-  const auto result = [&](int j) {
-    return float4{x[j].x * scale * weight[j].x, x[j].y * scale * weight[j].y, x[j].z * scale * weight[j].z,
-                  x[j].w * scale * weight[j].w};
-  };
-  const auto largest_of = [&](int j) {  // 0 for values that do not exist, like x
-    if (at(j) >= vectors) return 0u;
-    const float4 y = result(j);
-    return max(max(magnitude_bits(y.x), magnitude_bits(y.y)), max(magnitude_bits(y.z), magnitude_bits(y.w)));
-  };
-  float inverse[kHeld] = {};
-  if (args.y_dtype == DType::kF8E4M3 && args.groups_at > 0) {
-    static_assert(kScaleGroup == 4 * 32, "the vectors of a warp are a group");
-#pragma unroll
-    for (int j = 0; j < kHeld; ++j) {
-      const float scale = code_scale(__reduce_max_sync(0xffffffff, largest_of(j)));
-      inverse[j] = 1.0f / scale;
-      const bool writes = threadIdx.x % 32 == 0 && at(j) < vectors;
-      if (writes) args.y_scales[at(j) / 32 * args.groups_at + row] = scale;
-    }
-  } else if (args.y_dtype == DType::kF8E4M3) {
-    uint32_t largest = 0;
-#pragma unroll
-    for (int j = 0; j < kHeld; ++j) largest = max(largest, largest_of(j));
-    const float of_row = inverse_scale<kThreads>(args, row, largest);
-#pragma unroll
-    for (float& i : inverse) i = of_row;
+};
+
+// Calls f(integral constant kVectors) for rows of RowVectors; false if h is not such a row's.
+template <typename F>
+bool with_row_vectors(int64_t h, F&& f) {
+  if (h % 4 != 0 || h > 16 * kChains) return false;
+  if (h <= 4 * kChains) {
+    f(std::integral_constant<int, 1>());
+  } else if (h <= 8 * kChains) {
+    f(std::integral_constant<int, 2>());
+  } else {
+    f(std::integral_constant<int, 4>());
   }
+  return true;
+}
+
+// Norms a row in registers. Called once in a kernel of kThreads.
+template <int kThreads, int kVectors>
+__device__ void norm_vectors(const NormArgs& args, int64_t row, const float4 (&x)[kVectors * kChains / kThreads],
+                             const float4 (&weight)[kVectors * kChains / kThreads]) {
+  using Row = RowVectors<kThreads, kVectors>;
+  if (args.features != nullptr) {
+    uint8_t* const to = args.features + row * args.feature_stride;
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    if (at(j) >= vectors) break;
-    const float4 y = result(j);
-    const int64_t to = row * vectors + at(j);
-    if (args.y_dtype == DType::kBF16) {
-      static_cast<uint2*>(args.y)[to] = to_bf16(y);
-    } else if (args.y_dtype == DType::kF8E4M3) {
-      static_cast<uint32_t*>(args.y)[to] = codes(y, inverse[j]);
-    } else {
-      static_cast<float4*>(args.y)[to] = y;
+    for (int j = 0; j < Row::kHeld; ++j) {
+      if (Row::at(j) >= Row::count(args)) break;
+      if (args.feature_dtype == DType::kBF16) {
+        reinterpret_cast<uint2*>(to)[Row::at(j)] = to_bf16(x[j]);
+      } else {
+        reinterpret_cast<float4*>(to)[Row::at(j)] = x[j];
+      }
     }
   }
+  const float scale = Row::scale(args, x);
+  Row::write(args, row, [&](int j) { return Row::normed(x[j], scale, weight[j]); });
 }
 
 }  // namespace volley::ops

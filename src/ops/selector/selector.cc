@@ -16,6 +16,13 @@ namespace {
 using choice::CpuSamplerState;
 using choice::Slot;
 
+// The candidates of each row, the best first; where a row has fewer than top_k, the rest are kNone.
+struct Candidates {
+  static constexpr int32_t kNone = -1;
+  TensorView logits;   // [rows, top_k] fp32
+  TensorView columns;  // [rows, top_k] int32: of the task's logits
+};
+
 void find_row(const float* logits, int64_t vocab, int64_t k, float* values, int32_t* ids) {
   int64_t found = 0;
   for (int64_t v = 0; v < vocab; ++v) {
@@ -29,8 +36,7 @@ void find_row(const float* logits, int64_t vocab, int64_t k, float* values, int3
   std::fill(ids + found, ids + k, Candidates::kNone);
 }
 
-void find_candidates_cpu(Stream& stream, TensorView logits, const Candidates& candidates) {
-  if (stream.dry()) return;
+void find_candidates(Stream& stream, TensorView logits, const Candidates& candidates) {
   const int64_t vocab = logits.dim(1), k = candidates.columns.dim(1);
   stream.pool().parallel_for(logits.dim(0), [&](int64_t row, int) {
     find_row(logits.as<float>() + row * vocab, vocab, k, candidates.logits.as<float>() + row * k,
@@ -127,8 +133,12 @@ void walk_segment(const SelectorTask& task, const Candidates& candidates, const 
   }
 }
 
-void walk_cpu(Stream& stream, const SelectorTask& task, const Candidates& candidates) {
+void select_cpu(Stream& stream, const SelectorTask& task, Arena& scratch) {
+  const int64_t rows = task.logits.dim(0);
+  const Candidates candidates = {scratch.take(DType::kF32, {rows, task.top_k}),
+                                 scratch.take(DType::kI32, {rows, task.top_k})};
   if (stream.dry()) return;
+  find_candidates(stream, task.logits, candidates);
   stream.pool().parallel_for(std::ssize(task.segments), [&](int64_t segment, int) {
     if (task.segments[segment].rows > 0) walk_segment(task, candidates, task.segments[segment]);
   });
@@ -136,7 +146,7 @@ void walk_cpu(Stream& stream, const SelectorTask& task, const Candidates& candid
 
 }  // namespace
 
-const SelectorKernels SelectorKernels::kCpu = {find_candidates_cpu, walk_cpu};
+const SelectorKernels SelectorKernels::kCpu = {select_cpu};
 
 void select_tokens(Stream& stream, const SelectorTask& task, Arena& scratch) {
   VOLLEY_CHECK(task.logits.rank == 2 && task.logits.dtype == DType::kF32);
@@ -167,11 +177,7 @@ void select_tokens(Stream& stream, const SelectorTask& task, Arena& scratch) {
   VOLLEY_CHECK(task.state != nullptr && task.state->kind() == stream.kind());
   if (rows == 0 || task.segments.empty()) return;
   const ArenaScope scope(scratch);
-  const Candidates candidates = {scratch.take(DType::kF32, {rows, task.top_k}),
-                                 scratch.take(DType::kI32, {rows, task.top_k})};
-  const SelectorKernels& kernels = kernels_on<SelectorKernels>(stream);
-  kernels.find_candidates(stream, task.logits, candidates);
-  kernels.walk(stream, task, candidates);
+  kernels_on<SelectorKernels>(stream).select(stream, task, scratch);
 }
 
 }  // namespace volley::ops

@@ -11,54 +11,90 @@ namespace {
 using choice::Key;
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kHeld = 4;  // best scores that a thread holds; it seldom has more of a row's
+constexpr int kEach = 24;  // columns of a thread
+constexpr int64_t kSlice = int64_t{kThreads} * kEach;
 
-// The best of this thread's tokens below `below`, the best first; 0 where there are no more.
-__device__ void hold_best(const float* logits, int64_t vocab, Key below, Key (&held)[kHeld]) {
+// The best columns of a slice of a row, the best first; 0 where there are no more. A block has a slice in registers.
+// The least of kMaxCandidates threads' groups' highest values is a bound that at least so many columns reach, and
+// seldom more than a few times as many. These few are ranked by comparing each with each.
+__global__ void __launch_bounds__(kThreads, 2)
+    find_kernel(const float* logits, int64_t vocab, int32_t top_k, Key* of_slices) {
+  constexpr int kGroup = kThreads / kMaxCandidates;
+  __shared__ float highest[kMaxCandidates];
+  __shared__ Key found[kThreads];
+  __shared__ Key of_warps[kWarps];
+  __shared__ int32_t count;
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const float* const row = logits + blockIdx.x * vocab;
+  Key* const to = of_slices + (static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * top_k;
+  const int64_t first = blockIdx.y * kSlice + thread;
+  const auto key = [&](int j, float value) {
+    return choice::key_of(value, static_cast<int32_t>(first) + j * kThreads);
+  };
+  float values[kEach];  // NaN is no candidate
 #pragma unroll
-  for (Key& key : held) key = 0;
-  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
-    const float value = logits[v];
-    if (isnan(value)) continue;
-    const Key key = choice::key_of(value, static_cast<int32_t>(v));
-    if (key >= below || key <= held[kHeld - 1]) continue;
-    held[kHeld - 1] = key;
+  for (int j = 0; j < kEach; ++j) values[j] = first + j * kThreads < vocab ? row[first + j * kThreads] : NAN;
+  float bound = -INFINITY;
 #pragma unroll
-    for (int i = kHeld - 1; i > 0; --i) {
-      if (held[i] <= held[i - 1]) continue;
-      const Key lower = held[i - 1];
-      held[i - 1] = held[i];
-      held[i] = lower;
+  for (const float value : values) bound = fmaxf(bound, value);
+  for (int step = kGroup / 2; step > 0; step /= 2) bound = fmaxf(bound, __shfl_xor_sync(0xffffffff, bound, step));
+  if (thread % kGroup == 0) highest[thread / kGroup] = bound;
+  if (thread == 0) count = 0;
+  __syncthreads();
+  bound = highest[lane];
+  for (int step = 16; step > 0; step /= 2) bound = fminf(bound, __shfl_xor_sync(0xffffffff, bound, step));
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    if (!(values[j] >= bound)) continue;
+    const int32_t at = atomicAdd(&count, 1);
+    if (at < kThreads) found[at] = key(j, values[j]);
+  }
+  __syncthreads();
+  if (count <= kThreads) {
+    if (thread >= count) {
+      if (thread < top_k) to[thread] = 0;
+      return;
     }
+    const Key own = found[thread];
+    int32_t rank = 0;
+    for (int32_t i = 0; i < count; ++i) rank += found[i] > own ? 1 : 0;
+    if (rank < top_k) to[rank] = own;
+    return;
+  }
+  // Many equal values: top_k times the best that is left.
+  Key best = ~Key{0};
+  for (int32_t c = 0; c < top_k; ++c) {
+    const Key last = best;
+    best = 0;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const Key own = isnan(values[j]) ? 0 : key(j, values[j]);
+      if (own < last) best = max(best, own);
+    }
+    for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(0xffffffff, best, step));
+    if (lane == 0) of_warps[thread / 32] = best;
+    __syncthreads();
+    for (const Key other : of_warps) best = max(best, other);
+    if (thread == 0) to[c] = best;
+    __syncthreads();
   }
 }
 
-// A block a row: top_k times the best that is left.
-__global__ void __launch_bounds__(kThreads)
-    find_kernel(const float* logits, int64_t vocab, int32_t top_k, float* values, int32_t* columns) {
-  __shared__ Key of_warps[2][kWarps];  // in turn, so that one barrier a round is enough
-  cuda::launch_dependents();
-  cuda::wait_for_predecessors();
-  const float* row = logits + blockIdx.x * vocab;
-  const int64_t to = static_cast<int64_t>(blockIdx.x) * top_k;
-  Key held[kHeld];
-  hold_best(row, vocab, ~Key{0}, held);
-  for (int32_t c = 0; c < top_k; ++c) {
-    Key best = held[0];
-    for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(0xffffffff, best, step));
-    if (threadIdx.x % 32 == 0) of_warps[c % 2][threadIdx.x / 32] = best;
-    __syncthreads();
-    for (const Key key : of_warps[c % 2]) best = max(best, key);
-    if (threadIdx.x == 0) {
-      columns[to + c] = best == 0 ? Candidates::kNone : choice::id_of(best);
-      values[to + c] = choice::value_of(best);
+// The best of all slices of a row, the i-th in lane i: two lists meet in the two halves of a bitonic sequence.
+__device__ Key best_of_slices(const Key* of_slices, int32_t slices, int32_t top_k) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32, back = 31 - lane;
+  Key best = lane < top_k ? of_slices[lane] : 0;
+#pragma unroll 4
+  for (int32_t s = 1; s < slices; ++s) {
+    best = max(best, back < top_k ? of_slices[s * top_k + back] : 0);
+    for (int32_t step = 16; step > 0; step /= 2) {
+      const Key other = __shfl_xor_sync(0xffffffff, best, step);
+      best = (lane & step) == 0 ? max(best, other) : min(best, other);
     }
-    if (best == 0 || held[0] != best) continue;
-#pragma unroll
-    for (int i = 0; i + 1 < kHeld; ++i) held[i] = held[i + 1];
-    held[kHeld - 1] = 0;
-    if (held[0] == 0) hold_best(row, vocab, best, held);
   }
+  return best;
 }
 
 // Columns of a matrix, or nothing.
@@ -67,7 +103,21 @@ struct Matrix {
   DType dtype = DType::kF32;
   int64_t width = 0, first = 0;
 
+  // f(element 0 of the row), with its type.
+  template <typename F>
+  __device__ void visit(int64_t row, F&& f) const {
+    const int64_t at = row * width + first;
+    if (dtype == DType::kBF16) return f(static_cast<const __nv_bfloat16*>(data) + at);
+    if (dtype == DType::kF16) return f(static_cast<const __half*>(data) + at);
+    f(static_cast<const float*>(data) + at);
+  }
   __device__ float at(int64_t row, int64_t j) const { return cuda::load_float(data, dtype, row * width + first + j); }
+  // Brings the row into the cache that all multiprocessors share.
+  __device__ void prefetch(int64_t row) const {
+    const int64_t bytes = width * (dtype == DType::kF32 ? 4 : 2);
+    const char* const from = static_cast<const char*>(data) + row * bytes;
+    for (int64_t i = 0; i < bytes; i += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
+  }
 };
 
 struct WalkArgs {
@@ -77,8 +127,10 @@ struct WalkArgs {
   const float* hidden;
   const float* confidence;  // null: there is no such head
   Matrix predecessor, successor, weight, confidence_weight;
-  const float* values;
-  const int32_t* columns;
+  const Key* of_slices;  // the candidates of the row's slices
+  int32_t slices;
+  float* values;             // the row's candidates: [rows, top_k]
+  int32_t* columns;          // likewise; kNone where there are no more
   const TokenId* token_ids;  // null: tokens and columns are one
   const ChoiceSegment* segments;
   const SlotRow* slots;
@@ -89,42 +141,73 @@ struct WalkArgs {
   __device__ TokenId token_of(int32_t column) const { return token_ids == nullptr ? column : token_ids[column]; }
 };
 
+constexpr int32_t kNone = -1;
+
 // All lanes of a warp get the sum over j of x[j] * matrix[row, j].
 __device__ float warp_dot(const Matrix& matrix, int64_t row, const float* x, int32_t n) {
   float sum = 0;
-  for (int32_t j = static_cast<int32_t>(threadIdx.x) % 32; j < n; j += 32) sum += x[j] * matrix.at(row, j);
+  matrix.visit(row, [&](const auto* values) {
+#pragma unroll 8
+    for (int32_t j = static_cast<int32_t>(threadIdx.x) % 32; j < n; j += 32) {
+      sum += x[j] * static_cast<float>(values[j]);
+    }
+  });
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
   return sum;
 }
 
-// What one thread makes of a row's scores, those over the temperature and those with noise. chance: the head's.
+// Makes a segment's candidates of those of slices, a warp a row. What the walk will read of the tables is known then,
+// but for its order: it comes while the first rows are made.
+__device__ void take_candidates(const WalkArgs& args, const ChoiceSegment& segment) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x) / 32; i < segment.rows; i += kWarps) {
+    const int64_t row = int64_t{segment.row_begin} + i, at = row * args.top_k + lane;
+    const Key key = best_of_slices(args.of_slices + row * args.slices * args.top_k, args.slices, args.top_k);
+    if (lane >= args.top_k) continue;
+    const int32_t column = key == 0 ? kNone : choice::id_of(key);
+    args.columns[at] = column;
+    args.values[at] = choice::value_of(key);
+    if (key == 0) continue;
+    args.successor.prefetch(column);
+    args.predecessor.prefetch(args.token_of(column));
+  }
+}
+
+// What a warp, a lane a candidate, makes of a row's scores, those over the temperature and those with noise. chance:
+// the head's.
 __device__ TokenId choose_one(const WalkArgs& args, int64_t row, const float* scores, const float* noisy,
                               float chance) {
-  const int32_t* columns = args.columns + row * args.top_k;
-  int32_t n = 0, best = 0;
-  float highest = -INFINITY, reached = -INFINITY;
-  for (; n < args.top_k && columns[n] != Candidates::kNone; ++n) {
-    highest = fmaxf(highest, scores[n]);
-    if (noisy[n] > reached) reached = noisy[n], best = n;
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const int32_t column = lane < args.top_k ? args.columns[row * args.top_k + lane] : kNone;
+  const float score = column != kNone ? scores[lane] : -INFINITY;
+  Key best = column != kNone && noisy[lane] > -INFINITY ? choice::key_of(noisy[lane], lane) : 0;
+  float highest = score;
+  for (int step = 16; step > 0; step /= 2) {
+    best = max(best, __shfl_xor_sync(0xffffffff, best, step));
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, step));
   }
-  float weights = 0;
-  for (int32_t c = 0; c < n; ++c) weights += expf(scores[c] - highest);
-  float probability = n > 0 ? expf(scores[best] - highest) / weights : 0;
-  if (n > 0 && args.confidence != nullptr) probability = chance;
-  const TokenId token = args.token_of(n > 0 ? columns[best] : 0);
-  args.tokens[row] = token;
-  args.probability[row] = probability >= 0 ? probability : 0;  // not of NaN
+  float weights = column != kNone ? expf(score - highest) : 0;
+  for (int step = 16; step > 0; step /= 2) weights += __shfl_xor_sync(0xffffffff, weights, step);
+  const int32_t chosen = best == 0 ? 0 : choice::id_of(best);
+  float probability = expf(__shfl_sync(0xffffffff, score, chosen) - highest) / weights;
+  if (args.confidence != nullptr) probability = chance;
+  const int32_t of_chosen = __shfl_sync(0xffffffff, column, chosen);  // the first lane's if there are no candidates
+  if (of_chosen == kNone) probability = 0;
+  const TokenId token = args.token_of(max(of_chosen, 0));
+  if (threadIdx.x == 0) {
+    args.tokens[row] = token;
+    args.probability[row] = probability >= 0 ? probability : 0;  // not of NaN
+  }
   return token;
 }
 
-// A block a segment, a warp a candidate or an output of W.
+// A block a segment, a warp a candidate or an output of W. Each warp makes the choice by itself.
 __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
   __shared__ float inputs[2 * kMaxSelectorRank];  // s, then e
   __shared__ float raw[3 * kMaxSelectorRank];     // hidden + W's product
   __shared__ float query[kMaxSelectorRank];
   __shared__ float scores[kMaxCandidates], noisy[kMaxCandidates];
   __shared__ float chance;
-  __shared__ TokenId chosen;
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   const ChoiceSegment segment = args.segments[blockIdx.x];
@@ -135,12 +218,13 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
   float* const embedding = inputs + args.rank;
   for (int32_t j = thread; j < args.rank; j += kThreads) inputs[j] = 0;
   TokenId previous = args.slots[segment.slot].last_token;
+  take_candidates(args, segment);
   for (int32_t i = 0; i < segment.rows; ++i) {
     const int64_t row = int64_t{segment.row_begin} + i;
     const float* hidden = args.hidden + row * args.outputs;
-    for (int32_t j = thread; j < args.rank; j += kThreads) embedding[j] = args.predecessor.at(previous, j);
-    if (args.inputs == 0) {
-      for (int32_t j = thread; j < args.outputs; j += kThreads) raw[j] = hidden[j];
+    for (int32_t j = thread; j < args.rank; j += kThreads) {
+      embedding[j] = args.predecessor.at(previous, j);
+      if (args.inputs == 0) query[j] = query_element(args.scoring, hidden, args.rank, j, embedding[j], inputs[j]);
     }
     __syncthreads();
     if (args.inputs > 0) {
@@ -150,14 +234,14 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
         if (lane == 0) raw[j] = hidden[j] + sum;
       }
       __syncthreads();
+      for (int32_t j = thread; j < args.rank; j += kThreads) {
+        query[j] = query_element(args.scoring, raw, args.rank, j, embedding[j], inputs[j]);
+      }
+      __syncthreads();
     }
-    for (int32_t j = thread; j < args.rank; j += kThreads) {
-      query[j] = query_element(args.scoring, raw, args.rank, j, embedding[j], inputs[j]);
-    }
-    __syncthreads();
     for (int32_t c = warp; c < args.top_k; c += kWarps) {
       const int32_t column = args.columns[row * args.top_k + c];
-      if (column == Candidates::kNone) break;
+      if (column == kNone) break;
       const float sum = warp_dot(args.successor, column, query, args.rank);
       if (lane != 0) continue;
       const float score = (args.values[row * args.top_k + c] + sum) / rule.divisor;
@@ -174,9 +258,7 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
       if (lane == 0) chance = sigmoid_of(args.confidence[row] + sum);
     }
     __syncthreads();
-    if (thread == 0) chosen = choose_one(args, row, scores, noisy, chance);
-    __syncthreads();
-    previous = chosen;
+    previous = choose_one(args, row, scores, noisy, chance);
   }
 }
 
@@ -185,13 +267,11 @@ Matrix matrix_of(const TensorView& view, int64_t first = 0) {
   return {view.data, view.dtype, view.dim(1), first};
 }
 
-void find_candidates_cuda(Stream& stream, TensorView logits, const Candidates& candidates) {
-  cuda::launch(find_kernel, {.grid = cuda::dims(logits.dim(0)), .block = dim3(kThreads), .early = true}, stream,
-               static_cast<const float*>(logits.data), logits.dim(1), static_cast<int32_t>(candidates.columns.dim(1)),
-               candidates.logits.as<float>(), candidates.columns.as<int32_t>());
-}
-
-void walk_cuda(Stream& stream, const SelectorTask& task, const Candidates& candidates) {
+// Two kernels: one finds the candidates of slices of rows, the other walks.
+void select_cuda(Stream& stream, const SelectorTask& task, Arena& scratch) {
+  const int64_t rows = task.logits.dim(0), vocab = task.logits.dim(1), slices = (vocab + kSlice - 1) / kSlice;
+  Key* const of_slices = static_cast<Key*>(
+      scratch.take(DType::kU8, {rows * slices * task.top_k * static_cast<int64_t>(sizeof(Key))}).data);
   WalkArgs args = {};
   const int64_t rank = task.predecessor.dim(1);
   const ScoringSizes sizes = sizes_of(task.scoring);
@@ -206,20 +286,24 @@ void walk_cuda(Stream& stream, const SelectorTask& task, const Candidates& candi
   args.successor = matrix_of(task.successor);
   args.weight = matrix_of(task.weight.matrix, task.weight.first);
   args.confidence_weight = matrix_of(task.confidence_weight.matrix, task.confidence_weight.first);
-  args.values = candidates.logits.as<float>();
-  args.columns = candidates.columns.as<int32_t>();
+  args.of_slices = of_slices;
+  args.slices = static_cast<int32_t>(slices);
+  args.values = scratch.take(DType::kF32, {rows, task.top_k}).as<float>();
+  args.columns = scratch.take(DType::kI32, {rows, task.top_k}).as<int32_t>();
   args.token_ids = static_cast<const TokenId*>(task.token_ids.data);
   args.segments = task.segments.data();
   args.slots = task.slots;
-  args.rules = static_cast<const choice::CudaSamplerState&>(*task.state).slots();
   args.tokens = task.tokens;
   args.probability = task.probability;
+  args.rules = static_cast<const choice::CudaSamplerState&>(*task.state).slots();
+  cuda::launch(find_kernel, {.grid = cuda::dims(rows, slices), .block = dim3(kThreads), .early = true}, stream,
+               static_cast<const float*>(task.logits.data), vocab, task.top_k, of_slices);
   cuda::launch(walk_kernel, {.grid = cuda::dims(std::ssize(task.segments)), .block = dim3(kThreads), .early = true},
                stream, args);
 }
 
 }  // namespace
 
-const SelectorKernels SelectorKernels::kCuda = {find_candidates_cuda, walk_cuda};
+const SelectorKernels SelectorKernels::kCuda = {select_cuda};
 
 }  // namespace volley::ops

@@ -9,13 +9,6 @@
 
 namespace volley::ops {
 
-// The candidates of each row, the best first; where a row has fewer than top_k, the rest are kNone.
-struct Candidates {
-  static constexpr int32_t kNone = -1;
-  TensorView logits;   // [rows, top_k] fp32
-  TensorView columns;  // [rows, top_k] int32: of the task's logits
-};
-
 VOLLEY_HOST_DEVICE inline float sigmoid_of(float x) {
   return 1 / (1 + expf(-x));
 }
@@ -39,8 +32,7 @@ VOLLEY_HOST_DEVICE inline float query_element(Scoring scoring, const float* raw,
 }
 
 struct SelectorKernels {
-  void (*find_candidates)(Stream& stream, TensorView logits, const Candidates& candidates);
-  void (*walk)(Stream& stream, const SelectorTask& task, const Candidates& candidates);
+  void (*select)(Stream& stream, const SelectorTask& task, Arena& scratch);
 
   static const SelectorKernels kCpu, kCuda;
 };

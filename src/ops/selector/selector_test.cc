@@ -104,7 +104,7 @@ Chosen run(Device& device, const Case& c, const Inputs& in) {
   task.state = state.get();
   task.tokens = tokens.view(DType::kI32, {rows}).as<TokenId>();
   task.probability = probability.view(DType::kF32, {rows}).as<float>();
-  Arena scratch(std::move(device.allocate(static_cast<size_t>(2 * arena_bytes(rows * c.top_k * 4)))).value());
+  Arena scratch(std::move(device.allocate(16 << 20)).value());
   select_tokens(device.stream(), task, scratch);
   return {tokens.read<TokenId>(), probability.read<float>()};
 }
