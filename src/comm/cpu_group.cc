@@ -30,9 +30,9 @@ struct Shared {
   }
 
   const int ranks, first;
-  // A call has these barriers: its begin; with other processes, for each part: the data they sent has arrived; and the
-  // end of the call or part. A rank that reaches the last two has passed the begin, so they are never aborted: no rank
-  // leaves while others still read or write its memory.
+  // The barriers of a call. All ranks pass `begin` first. With other processes, each part of the call passes `here`
+  // once the data that they sent has arrived. A call or part ends with `end`. Only `begin` can be aborted: a rank that
+  // has passed it stays to the end, while others still read or write its memory.
   Barrier begin, here, end;
   std::vector<Post> posts;               // by rank, from `first` on; each rank writes its own before a call begins
   std::unique_ptr<NodeExchange> others;  // null: all ranks are in this process. The first rank here uses it
@@ -98,7 +98,7 @@ void CpuCommunicator::exchange(const NodeExchange::Part& part, int64_t begin) {
     shared_->begin.abort(gone);  // unless a rank of this process ended the connections
     const int who = shared_->begin.aborted_by();
     const char* const cause = who == gone ? others.failure().c_str() : nullptr;
-    if (cause != nullptr && is_here(who)) throw DeviceFault(gone_sentence(who, ranks(), cause));  // known best here
+    if (cause != nullptr && is_here(who)) throw DeviceFault(gone_sentence(who, ranks(), cause));
     throw_gone(who, ranks(), cause);
   }
 }

@@ -16,14 +16,14 @@ constexpr int64_t nccl_reserved_bytes(int ranks) {
   return (int64_t{4} + ranks) << 28;
 }
 
-// From so many bytes, all ranks' addends together, a sum of more than two ranks is made in parts: each rank sends the
-// others their parts of its addends, adds its own part and gathers the sums. That sends twice the sum's size instead of
-// `ranks` times, but in two steps.
+// A sum of more than two ranks is made in parts once the addends of all ranks take this many bytes. Each rank sends the
+// others their parts of its addends, adds its own part, and gathers the sums. That sends twice the sum's size instead
+// of `ranks` times, but in two steps.
 inline constexpr int64_t kNcclInPartsBytes = int64_t{1} << 20;
 
 inline SumCut nccl_cut_sum(int64_t count, int ranks, int64_t in_parts_bytes) {
   if (ranks > 2 && count * 4 * ranks >= in_parts_bytes) {
-    return {true, kNcclFloats / 2 - int64_t{4} * kMostGroupRanks};  // all parts, rounded up, twice
+    return {true, kNcclFloats / 2 - int64_t{4} * kMostGroupRanks};  // the buffer holds all parts, rounded up, twice
   }
   return {false, kNcclFloats / ranks / 4 * 4};
 }

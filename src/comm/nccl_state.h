@@ -77,7 +77,7 @@ class NcclState : public std::enable_shared_from_this<NcclState> {
     std::timed_mutex calls;    // held for calls of NCCL with the communicator
     NcclComm* comm = nullptr;  // guarded by `calls`
     bool ended = false;        // the communicator is aborted, or will never be; guarded by `calls`
-    int remote_errors = 0;     // consecutive looks that saw one; of the thread below
+    int remote_errors = 0;     // consecutive looks of `thread` that saw an error of another rank; its own
     std::thread thread;
     bool over = true;  // guarded by mutex_: the thread must end
   };

@@ -2,22 +2,25 @@
 // over the value kEmpty, and they poll until no expected float is kEmpty. So there are neither flags nor fences, and
 // data crosses the link once.
 //
-// A mailbox must be empty when a kernel's messages arrive. Say kernel n of each rank uses mailbox n % 3. In kernel n, A
-// empties its mailbox of kernel n - 1, which it has read to the end, for messages of kernel n + 2. B sends those when
-// its kernel n + 1 has ended; that one waited for A's messages of kernel n + 1, and A sent them when its kernel n, with
-// the emptying, had ended. So B's messages come after the emptying. No message of kernel n - 1 comes late: A has read
-// all of them. This requires that no rank ends a kernel before all have ended the one before. Messages from each rank
-// to each, or from each to one and from that one to each, ensure that. It also requires that a kernel accesses no
-// memory before earlier kernels of its stream have ended. Grids and blocks do not matter: they may differ from kernel
-// to kernel and from rank to rank.
+// A mailbox must be empty when a kernel's messages arrive. Kernel n of each rank uses mailbox n % 3. Rank A empties
+// mailbox (n - 1) % 3 in its kernel n: A has read all messages of kernel n - 1 by then, and the next ones to arrive
+// there are those of kernel n + 2. They arrive after the emptying, by this chain of events:
+//   A's kernel n ends, and with it the emptying;
+//   A sends its messages of kernel n + 1;
+//   B's kernel n + 1, which waits for them, ends;
+//   B sends its messages of kernel n + 2.
+// The chain has two conditions. No rank ends a kernel before all ranks have ended the one before: messages from each
+// rank to each ensure that, and so do messages from each to one and from that one to each. And a kernel accesses no
+// memory before earlier kernels of its stream have ended. Grids and blocks may differ from kernel to kernel and from
+// rank to rank.
 //
-// So a product that runs between kernel n and kernel n + 1 may send messages of kernel n + 1 itself (ops::SentSums): it
-// does when kernel n has ended, as kernel n + 1 would. Kernel n + 1 then starts beside the product, also when kernel n
-// has ended. It counts itself when the product has ended, which finds the same number of kernels throughout. Other
-// ranks cannot tell whether a rank's product or its kernel sends.
+// A product that runs between kernel n and kernel n + 1 may send the messages of kernel n + 1 (ops::SentSums), because
+// it sends them after the end of kernel n, as kernel n + 1 would. Kernel n + 1 may then run beside the product. It adds
+// itself to the count of kernels only after the product has ended, so the product reads one count throughout. Other
+// ranks cannot tell which of the two has sent.
 //
-// All threads send before they wait, so no thread waits for a block that cannot run, provided that all blocks of a rank
-// fit on its GPU while others wait. So grids are at most as large as the GPU.
+// All threads send before they wait. So no thread waits for a block that cannot run, if all blocks of a rank fit on its
+// GPU while others wait: grids are at most as large as the GPU.
 #pragma once
 
 #include "comm/peer_layout.h"
@@ -180,8 +183,9 @@ struct Turn {
     if (looks > 64 * 1024) __nanosleep(200);
   }
 
-  // Ends the turn, in which `used` floats of the mailbox were used. Each block records that for itself, and the first
-  // block also for those that this grid lacks, so no block reads what another one writes.
+  // Ends the turn, in which `used` floats of the mailbox were used. Each block writes a record of its own, which only
+  // it reads in the next turn. The first block also writes the records of blocks that this grid lacks and the next may
+  // have.
   __device__ void end(int64_t used) const {
     __syncthreads();  // all of the block have read `before`
     const PeerBlock now = {before.kernels + 1, used};
@@ -270,14 +274,14 @@ __device__ inline bool any_whole(const uint8_t* whole, int rows) {
   return __syncthreads_or(any) != 0;
 }
 
-// out[row, begin + c] = mine[row, c] of every rank, each with its own `begin` and number of columns; of rows that are
-// not `whole` (null: all are) summaries. Ranks without columns are waited for, too: after the rows a mailbox has one
-// float of each rank.
+// out[row, begin + c] = mine[row, c] of every rank, each with its own `begin` and number of columns. Rows that are not
+// `whole` (null: all are) gather their summaries instead. The kernel also waits for ranks without columns: after the
+// rows a mailbox has one float of each rank.
 //
-// A call is cut into kernels for whole rows, as `whole` is not known before they run: this one is number `part`, and
-// gathers `most_whole` rows, or `most_summaries` if the call has no others. If no rows are left for it, the kernel
-// takes no turn on any rank; but it still waits for the kernel before, because the next kernel cannot know whether this
-// one took a turn.
+// The host does not know `whole`, so it cuts a call into as many kernels as whole rows need. This one is number `part`.
+// It gathers `most_whole` rows, or `most_summaries` if the call has only summaries. If no rows are left for it, the
+// kernel takes no turn on any rank; but it still waits for the kernel before, because the next kernel cannot know
+// whether this one took a turn.
 template <int kRanks, int V>
 __global__ void __launch_bounds__(kPeerThreads)
     gather_kernel(const __grid_constant__ Peers peers, const float* mine, int columns, int begin, float* out, int rows,
@@ -292,7 +296,8 @@ __global__ void __launch_bounds__(kPeerThreads)
   if (whole != nullptr) whole += skipped;
   Turn turn(peers);
   const bool wide = any_whole(whole, rows);
-  // A row's floats in the mailbox, and this rank's: when all rows are summaries, only those floats exist.
+  // The floats of a row in the mailbox, and this rank's part of them. Without a whole row there is only room for
+  // summaries.
   const int span = wide ? width : summary_floats(width), own = wide ? columns : summary_floats(columns);
   const auto summarised = [&](int row) { return whole != nullptr && whole[row] == 0; };
   const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.x * blockDim.x * V;

@@ -7,7 +7,8 @@
 
 namespace volley::comm::peer {
 
-// As many as a row has chains: a thread holds few packs, and polls all of them together.
+// The threads of a block: one for each chain of a row's sum. A thread then holds few packs, and polls all of them
+// together.
 inline constexpr int kNormThreads = ops::kChains;
 // The least number of blocks: those without a row help to empty the last mailbox, which a gather may have filled.
 inline constexpr int kNormHelpers = 64;
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kNormThreads)
     if (column(j) < n) *reinterpret_cast<float4*>(x + row + column(j)) = old[j];
   }
   if (n > 0) ops::norm_vectors<kNormThreads, kVectors>(norm, blockIdx.x, old, weight);
-  // The product has read the number of its turn, and ends before this kernel.
+  // end() changes the number of the turn, which the product reads: the product must have ended.
   if constexpr (kSent) cuda::wait_for_predecessors();
   turn.end(kInParts ? int64_t{sums} + count : int64_t{kRanks} * count);
 }

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 
 from support import MODEL, SORT, STORY, Asker, Server, user
 
@@ -259,10 +259,3 @@ def test_special_tokens_are_shown_when_asked_for(ask: Asker) -> None:
     shown = ask.chat(SORT, max_tokens=40, extra_body=body).text
     hidden = ask.chat(SORT, max_tokens=40, extra_body={"ignore_eos": True}).text
     assert "<|im_end|>" in shown and "<|im_end|>" not in hidden
-
-
-def test_fields_that_are_not_built_are_refused_by_name(client: OpenAI) -> None:
-    for field, value in (("mirostat", 1), ("typical_p", 0.5), ("n_predict", 5), ("logprob_token_ids", [1])):
-        with pytest.raises(BadRequestError) as caught:
-            Asker(client, stream=False).chat(SORT, extra_body={field: value})
-        assert caught.value.param == field

@@ -32,24 +32,6 @@ def test_tokens_of_messages_are_those_that_chat_counts(server: Server, ask: Aske
     assert answer["count"] == ask.chat(SORT, max_tokens=1).usage.prompt_tokens
 
 
-def test_probes_and_version(server: Server) -> None:
-    assert server.request("GET", "/health")[0] == 200
-    assert server.request("GET", "/ready")[0] == 200
-    assert server.get_json("/version")["version"]
-
-
-def test_the_page_is_served(server: Server) -> None:
-    status, headers, body = server.request("GET", "/")
-    assert status == 200 and headers["content-type"].startswith("text/html") and b"<html" in body.lower()
-
-
-def test_request_ids(server: Server) -> None:
-    _, headers, _ = server.request("GET", "/health", headers={"X-Request-Id": "abc-123"})
-    assert headers["x-request-id"] == "abc-123"
-    ids = {server.request("GET", "/health")[1]["x-request-id"] for _ in range(3)}
-    assert len(ids) == 3
-
-
 def test_metrics_count(server: Server, ask: Asker) -> None:
     before = server.metric("generation_tokens_total"), server.metric("prompt_tokens_total")
     usage = ask.chat(SORT).usage

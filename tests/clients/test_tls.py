@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import ssl
 import subprocess
@@ -14,7 +13,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from support import MODEL, PROGRAM, SORT, STORY, Server, serving, user
+from support import MODEL, PROGRAM, STORY, Server, serving, user
 
 REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -99,13 +98,6 @@ def test_openai_whole_and_streamed(secure: Server, certificates: Certificates) -
         assert "".join(pieces) == whole.choices[0].message.content
 
 
-def test_connections_are_kept(secure: Server, certificates: Certificates) -> None:
-    with certificates.context().wrap_socket(connect(secure), server_hostname="localhost") as connection:
-        for _ in range(3):
-            connection.sendall(REQUEST)
-            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
-
-
 def test_a_large_body_arrives(secure: Server, certificates: Certificates) -> None:
     body = {"model": MODEL, "prompt": "word " * 200_000}
     with httpx.Client(verify=certificates.context(), timeout=60) as client:
@@ -141,37 +133,6 @@ def test_the_end_of_a_connection_is_said(secure: Server, certificates: Certifica
     with context.wrap_socket(connect(secure), server_hostname="localhost", suppress_ragged_eofs=False) as connection:
         connection.sendall(b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n")
         assert everything(connection).startswith(b"HTTP/1.0 200")
-
-
-def test_a_client_that_ends_its_side_gets_its_answer(secure: Server, certificates: Certificates) -> None:
-    """By TLS: Python's sockets would drop their own TLS at shutdown(SHUT_WR)."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = certificates.context().wrap_bio(incoming, outgoing, server_hostname="localhost")
-    body = json.dumps({"model": MODEL, "messages": user(SORT), "temperature": 0}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    with connect(secure) as connection:
-
-        def until_done(action):  # noqa: ANN001, ANN202
-            while True:
-                try:
-                    result = action()
-                    connection.sendall(outgoing.read())
-                    return result
-                except ssl.SSLWantReadError:
-                    connection.sendall(outgoing.read())
-                    incoming.write(connection.recv(65536))
-
-        until_done(client.do_handshake)
-        until_done(lambda: client.write(head.encode() + body))
-        try:
-            client.unwrap()
-        except ssl.SSLWantReadError:
-            connection.sendall(outgoing.read())  # the goodbye, and nothing after it
-        received = b""
-        while b'"finish_reason"' not in received:
-            received += until_done(lambda: client.read(65536))
-    assert b"HTTP/1.1 200" in received
-    assert b"35, 49, 50, 79" in received
 
 
 def test_stalled_handshakes_end_and_block_nobody(secure: Server, certificates: Certificates) -> None:

@@ -245,24 +245,6 @@ def test_a_custom_tool_follows_an_expression(client: OpenAI, pattern: str) -> No
     assert re.fullmatch(pattern, choice.message.tool_calls[0].custom.input)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"tool_choice": "required"},
-        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}},
-        {"tools": TOOLS, "tool_choice": "sometimes"},
-        {"tools": [{"type": "function", "function": {}}]},
-        {"tools": [CLOCK, CLOCK]},
-        {"tools": [{"type": "robot", "robot": {"name": "f"}}]},
-        {"tools": TOOLS, "tool_choice": "required", "extra_body": {"guided_regex": "[a-z]+"}},
-    ],
-)
-def test_wrong_requests(ask: Asker, fields: dict[str, Any]) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        ask.chat(STORY, max_tokens=5, **fields)
-    assert caught.value.param in ("tools", "tool_choice")
-
-
 @pytest.fixture(scope="module")
 def llama() -> Iterator[Server]:
     """A server for models that write calls as Llama does, and that think."""

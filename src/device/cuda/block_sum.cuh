@@ -1,4 +1,4 @@
-// Sums over the threads of a warp or a block in their order, for whole numbers.
+// Prefix sums of whole numbers over the threads of a warp or a block.
 #pragma once
 
 namespace volley::cuda {

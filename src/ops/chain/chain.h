@@ -13,21 +13,22 @@ struct HiddenCarry {
   int32_t depth = 0;     // >= the rows of a step that may be rejected, and one
 };
 
-// Fills the arrays and segments of `rows`, but no page tables, and the choices, for the j-th drafted token of each
-// block: row and choice i are block i's, and the choice is empty where the block wants no more than j tokens. Its token
-// is the slot's last one for j == 0, and else previous[i], at the position where that token stands. A row sees
-// positions 1 to its own: the first token has no hidden state before it. previous: [blocks], device memory.
+// Lays out the pass that chooses the j-th drafted token of each block: fills the arrays and segments of `rows`, but no
+// page tables, and the choices. Block i has row i and choice i; the choice is empty if the block wants at most j
+// tokens. The row's token is the slot's last one for j == 0 and previous[i] for later ones, at that token's position. A
+// row sees the positions from 1 to its own: position 0 has no hidden state before it. previous: [blocks], device
+// memory.
 void fill_chain_rows(Stream& stream, const Step& step, int32_t j, const TokenId* previous, const Rows& rows,
                      const PassChoices& choices);
 
-// What was chosen for each block's j-th token becomes the step's draft, where a block wants so many. chosen and
-// probability: [blocks]; tokens and confidence: [the step's drafts] out. All device memory.
+// Stores the choice of each block's j-th token among the step's drafts, for blocks that want more than j tokens. chosen
+// and probability: [blocks]; tokens and confidence: [the step's drafts] out. All device memory.
 void put_chain_drafts(Stream& stream, const Step& step, int32_t j, const TokenId* chosen, const float* probability,
                       TokenId* tokens, float* confidence);
 
-// out[r] = the hidden state at the position before row r: that of row r - 1 if it is the same sequence's, else the
-// carried one, else zeros. hidden: [rows, h] of the carry's dtype, or a null view: all are carried. out: [rows, h]
-// fp32.
+// out[r] = the hidden state at the position before row r: that of row r - 1 if both rows are of one sequence, else the
+// carried one, else zeros. hidden: [rows, h] of the carry's dtype; a null view: carried ones alone are used. out:
+// [rows, h] fp32.
 void take_previous(Stream& stream, const Rows& rows, TensorView hidden, const HiddenCarry& carry, TensorView out);
 
 // Carries the hidden states of each sequence's last `depth` rows. hidden: [rows, h] of the carry's dtype.

@@ -52,8 +52,8 @@ __global__ void take_previous_kernel(Rows rows, TensorView hidden, HiddenCarry c
   }
 }
 
-// No two rows write one entry: of a sequence's rows that share it only the last does. Only padding shares one, of which
-// nobody reads.
+// No two rows of requests write one entry: where rows of a sequence share it, only the last one writes. Rows of padding
+// may write one entry together; no pass reads it.
 __global__ void carry_last_kernel(Rows rows, TensorView hidden, HiddenCarry carry, int64_t width) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();

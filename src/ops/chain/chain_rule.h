@@ -10,7 +10,7 @@ VOLLEY_HOST_DEVICE inline void fill_row(const Step& step, const StepSegment& seg
                                         const TokenId* previous, const Rows& out, const PassChoices& choices) {
   const SlotRow& slot = step.slots[segment.slot];
   const int32_t row = segment.block_index, first = step::first_index(segment, slot) + j;
-  // A block that wants fewer tokens, or padding that wants none, chooses nothing in this row.
+  // A block that wants at most j tokens chooses nothing in this row. Padding wants none.
   const bool drafts = j < segment.draft;
   const TokenId token = j == 0 ? slot.last_token : drafts ? previous[row] : 0;
   step::fill_row(out, row, segment.slot, token, first, 0, 1, {});
@@ -36,7 +36,7 @@ VOLLEY_HOST_DEVICE inline int32_t value(const TensorView& array, int64_t i) {
   return static_cast<const int32_t*>(array.data)[i];
 }
 
-// Whether rows a < b of the pass are the same sequence's, and as far apart in it.
+// Whether rows a < b of the pass are of one sequence, whose positions lie as far apart as the rows.
 VOLLEY_HOST_DEVICE inline bool are_of_one_run(const Rows& rows, int32_t a, int32_t b) {
   return a >= 0 && b < rows.rows && value(rows.slots, a) == value(rows.slots, b) &&
          value(rows.cache_positions, b) - value(rows.cache_positions, a) == b - a;

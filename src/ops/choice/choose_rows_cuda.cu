@@ -209,18 +209,18 @@ class RowChooser {
       }
       best = max(best, score_open_groups(task, values, contest, g, words, odds, floor));
       if (start != 0) continue;
-      best = Team::highest_of_block(best);  // so that little is open in what follows
+      best = Team::highest_of_block(best);  // raises the contest's bar early, so that few later groups are scored
       if (best != 0) contest.raise(value_of(best));
     }
     best = team_.highest(best);
-    // Its z is in one block.
+    // The block that holds the winner knows its z.
     const int32_t at = id_of(best) - values.begin;
     const bool here = at >= 0 && at < values.count;
     return team_.highest(here ? key_of(values.z()[at], id_of(best)) : 0);
   }
 
-  // Scores a warp's groups, one a lane, the likeliest first, until none can win. Each lane scores one token of the
-  // group.
+  // Scores the groups of a warp's lanes, one after the other, the likeliest first, until none of the rest can win. For
+  // each group every lane scores one token.
   __device__ Key score_open_groups(const RowTask& task, Row values, Contest& contest, int32_t g, uint4 words,
                                    float odds, Key floor) {
     Key best = 0;

@@ -23,16 +23,17 @@ class FilterSearch {
     if (threadIdx.x < 3) shared().listed[threadIdx.x] = 0;
   }
 
-  // The lowest key of the shortest beginning of the tokens from `floor` up whose worth reaches `target` >= 1; `floor`
-  // if even all of them do not reach it. A token is worth 1, or its weight. Tokens below the window are worth nothing.
+  // Adds up the worth of the tokens from the highest down, and returns the key of the token at which the sum reaches
+  // `target` >= 1; `floor` if all tokens from `floor` up do not reach it. A token is worth 1, or its weight if
+  // by_weight; tokens below the window are worth nothing.
   __device__ __noinline__ Key shortest_beginning(Row row, float peak, Key floor, bool by_weight, Number target);
 
-  // At least `k` <= 32 tokens of the team have keys from the result up; 0 if no such key is known. mine: the highest
-  // key among this thread's tokens.
+  // A key that at least `k` <= 32 of the team's tokens reach; 0 if no such key is known. mine: the highest key among
+  // this thread's tokens.
   __device__ Key bound_of_highest(Key mine, int32_t k);
 
-  // Lists in the first block the tokens of the window from `floor` up that are among the k <= 32 highest of these, and
-  // maybe some more. Returns how many are listed; when they are more than kList, the list is of no use.
+  // Lists the k <= 32 highest tokens of the window, and maybe some more, none below `floor`; the first block has the
+  // list. Returns how many are listed: if more than kList, the list is incomplete and must not be used.
   __device__ __noinline__ uint32_t list_highest(Row row, float peak, Key floor, Key mine, int32_t k);
 
   // In the first block: ranked[0 .. n) are the n = min(k, listed) highest of the list, in order; k <= 32.
@@ -87,8 +88,8 @@ class FilterSearch {
   }
 
   Team& team_;
-  uint32_t turn_ = 0;       // turn of sums and counts
-  uint32_t list_turn_ = 0;  // turn of the list
+  uint32_t turn_ = 0;       // which buffers of sums and counts come next
+  uint32_t list_turn_ = 0;  // which counter of listed tokens comes next
 };
 
 template <bool kInShared>
@@ -97,7 +98,7 @@ __device__ uint32_t FilterSearch<kInShared>::list(Row row, float lowest, F&& kee
   uint32_t* listed = Team::of(&shared().listed[list_turn_], 0);
   Key* list = Team::of(&shared().list[0], 0);
   list_turn_ = (list_turn_ + 1) % 3;
-  // The next call's counter. Threads that read it two calls ago have passed the sync of the last call.
+  // Clears the next call's counter. Its last readers, two calls ago, have passed the sync of the last call.
   if (Team::rank() == 0 && threadIdx.x == 0) shared().listed[list_turn_] = 0;
   row.each_from(lowest, [&](float z, int32_t id) {
     const Key key = key_of(z, id);

@@ -15,8 +15,8 @@ void embed(Stream& stream, TensorView table, TensorView ids, TensorView y, float
 using ReadRow = std::function<void(int64_t row, float* values)>;
 void embed(Stream& stream, int64_t vocab, const ReadRow& read_row, TensorView ids, TensorView y, float scale = 1);
 
-// The same of a table of codes: values are codes * scales of their group + its minimum, in fp32, rounded once where the
-// product is exact. CUDA only.
+// The same of a table of codes: a value is code * scale + minimum of the code's group, in fp32; it is rounded once if
+// the product is exact. CUDA only.
 struct CodeTable {
   TensorView codes;     // [vocab, h] kI8
   TensorView scales;    // [vocab, groups] fp32: each for h / groups columns

@@ -21,8 +21,9 @@ using namespace delta;  // NOLINT: what this file is written in
 
 constexpr int kMostThreads = 512;  // for 256 columns; with 128 columns two blocks run on a multiprocessor
 
-// Sums over the eight lanes that share columns: of memory[c] in lane c, and in lane 4 + c of read[c], or of memory[c]
-// again. Lanes 4 apart are added first, then 2, then 1, whichever of the two kernels' loops this is.
+// Sums over the eight lanes that share four columns. Lane c < 4 gets the sum of memory[c]; lane 4 + c gets that of
+// read[c] if kOut, else of memory[c] again. The order is that of pair_sum() in gated_delta_long_cuda.cu: lanes 4 apart
+// are added first, then 2 apart, then neighbours.
 template <bool kOut>
 __device__ float column_sum(const float (&memory)[kColumns], const float (&read)[kColumns], int lane) {
   float four[kColumns], two[2];
@@ -66,7 +67,8 @@ __device__ void store_in(float* to, int rank, float x) {
   }
 }
 
-// Row `at` of the chunk, whose output is wanted or not. thread: among those that hold the head's state.
+// Takes the state through row `at` of the chunk. kOut: the row's output is wanted. thread: its number among those that
+// hold the head's state.
 template <int kQuads, int kTiles, bool kOut>
 __device__ void step_row(State<kQuads>& state, const Shared& s, int thread, int at, int v_dim) {
   constexpr int kPadded = kQuads * kLanes * 4;

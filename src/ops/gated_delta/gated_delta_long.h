@@ -1,11 +1,11 @@
 // Long segments on CUDA: the same steps as in gated_delta_phases.h, divided into kernels so that only the steps that
 // depend on one another run row after row. Private to this folder.
 //
-// A prompt's rows depend on one another through the state alone. Their convolutions, gates and norms are prepared for
-// many rows at once, and so are their outputs; between the two a block holds some columns of a head's state in
-// registers and does nothing but step. All that goes through staged memory, a slab of rows at a time, so that it stays
-// in the L2 cache. Every value has the bits that gated_delta_phases.h gives it: each is made by the same functions, or
-// added up in the same order.
+// A prompt's rows depend on one another through the state alone. The first kernel makes convolutions, gates and norms
+// of many rows at once. In the second one a block holds some columns of a head's state in registers, and only steps
+// from row to row. The third one makes outputs of many rows at once. Rows pass from kernel to kernel through staged
+// memory, a slab at a time, which stays in the L2 cache. Every value has the bits that gated_delta_phases.h gives it:
+// the same functions make it, or it is added up in the same order.
 #pragma once
 
 #include <algorithm>

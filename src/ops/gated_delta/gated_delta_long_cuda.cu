@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const Call cal
   stage_rows(call, work, slabs, int64_t{place} * slabs.place_rows + begin, rows, thread, kPrepareThreads, s);
 }
 
-// As column_sum() of gated_delta_cuda.cu, of two columns: S^T k of column (lane / 2) % 2 in lanes below 4, S^T q of it
-// in the others.
+// The sums of column_sum() in gated_delta_cuda.cu for two columns. For column (lane / 2) % 2, lanes below 4 get S^T k
+// and the others S^T q.
 __device__ float pair_sum(const float (&memory)[kStepColumns], const float (&read)[kStepColumns], int lane) {
   float four[kStepColumns];
 #pragma unroll
@@ -201,8 +201,9 @@ __global__ void __launch_bounds__(kMoveThreads) move_kernel(const Call call) {
   keep_new<T>(call, work, static_cast<int>(threadIdx.x), kMoveThreads);
 }
 
-// Memory that no more blocks of the grid share a multiprocessor than must. Otherwise those that start while the kernel
-// before still runs pile up where it ended first, and steps take 1.3 times as long.
+// Shared memory for a block, so large that the blocks of the grid spread evenly over the multiprocessors. With less,
+// blocks that start while the kernel before still runs pile up where that ended first, and steps take 1.3 times as
+// long.
 size_t spreading_bytes(size_t needed, int64_t blocks, const GpuInfo& gpu) {
   const int64_t each = (blocks + gpu.multiprocessors - 1) / gpu.multiprocessors;
   return std::max(needed, static_cast<size_t>(gpu.block_shared_bytes / (each + 1) + 16));

@@ -495,7 +495,7 @@ VOLLEY_HOST_DEVICE inline int32_t moved_rows(const Call& call, const Work& work)
   return rows > 0 ? rows : 0;
 }
 
-// Elements that are copied together, and how many such pieces a row of the k head's channels has.
+// A piece is the elements that one copy moves. Below: how many pieces a row of the k head's channels has.
 template <typename T>
 inline constexpr int kPiece = 16 / sizeof(T);
 template <typename T>

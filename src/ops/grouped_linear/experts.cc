@@ -23,12 +23,14 @@ void in_three_steps(Stream& stream, const ExpertsCall& call, const Routing& rout
 int64_t experts_counters(const RouterRule& rule, int64_t rows) {
   const int64_t entries = rows * rule.top_k;
   if (entries > kMostMeanEntries * rule.experts) return 0;
-  return 1 + rule.own() + entries / kLeastTileRows;  // tiles handed out; panels written of each tile of rows
+  // One counts the tiles that are handed out; one for each tile of rows counts its panels that are written.
+  return 1 + rule.own() + entries / kLeastTileRows;
 }
 
 bool experts_gain_from_counters(const RouterRule& rule, int64_t inner, int64_t rows) {
-  // Where each tile of gate and up has a multiprocessor to itself, all end at once and there is little to read on to;
-  // the kernel for down starts on idle ones meanwhile (one row of 8 experts of 768: 25 instead of 28 us).
+  // If each tile of gate and up has a multiprocessor to itself, all tiles end at once, and one kernel gains nothing by
+  // going on to down. Two kernels are then faster, because that for down starts on the idle multiprocessors (one row of
+  // 8 experts of 768: 25 instead of 28 us).
   constexpr int64_t kProcessors = 132, kTileOutputs = 64;
   const int64_t entries = divide_up(rows * rule.top_k * rule.own(), rule.experts);  // mean number of entries here
   const int64_t row_tiles = std::min<int64_t>(entries, rule.own());

@@ -46,9 +46,9 @@ enum class GroupedRows {
 // The arguments of a grouped product beside its end.
 struct GroupedCall {
   GroupedRows rows = GroupedRows::kIn;
-  // CUDA, speed alone: the routing was made, and waited for, before the kernel that comes right before this one in the
-  // stream let its successor start; so weights are read while that one runs. True of the second of two grouped products
-  // that follow one another.
+  // CUDA; affects speed alone. True if the kernel right before this one in the stream has waited for the routing before
+  // it let its successor start. This kernel then reads the routing and weights while that one runs. It holds for the
+  // second of two grouped products that follow one another.
   bool routing_ready = false;
 };
 

@@ -1,7 +1,7 @@
 // Grouped products with e4m3 codes on sm_90a.
 //
-// One warp copies, and a kernel has two tile heights: with more of either the compiler runs out of registers, and makes
-// each product wait for the one before.
+// One warp copies, and a kernel has two tile heights. With more copying warps or heights the compiler runs out of
+// registers, and makes each product wait for the one before.
 #include "ops/grouped_linear/grouped_linear_cuda_codes_tiles.cuh"
 
 namespace volley::ops {

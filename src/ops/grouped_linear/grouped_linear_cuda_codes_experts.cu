@@ -25,9 +25,10 @@ struct CodeExperts {
   }
 };
 
-// One thread takes tiles, and copies. Three panels of 4-bit codes for few rows: a warpgroup that widens leaves two
-// thirds of the issue slots to others; and four experts of 2 x 2880 outputs have 120 tiles of gate and up, one for each
-// multiprocessor. With more rows three have no registers. Two warpgroups widen e4m3 faster than it arrives.
+// One warp takes tiles and copies. A block has a warpgroup for each panel. With few rows it takes three panels of 4-bit
+// codes, for two reasons: a warpgroup that widens leaves two thirds of the issue slots to others, and four experts of
+// 2 x 2880 outputs then have 120 tiles of gate and up, nearly one for each multiprocessor. With more rows there are not
+// enough registers for three. For e4m3 two suffice: they widen faster than the codes arrive.
 template <int kPanels, int kMaxRows, bool kBytes = false>
 using Shape = CodeShape<kPanels, kMaxRows, PanelEnd::kPlain, kBytes, 1>;
 

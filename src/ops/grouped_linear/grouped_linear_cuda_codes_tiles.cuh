@@ -54,7 +54,7 @@ __device__ __forceinline__ void copy_codes(const Ring& ring, RingWriter& writer,
   }
 }
 
-// Adds up a tile, all of k, and gives its last stage back. Reading: that of `codes`.
+// Adds up a tile over all of k, and gives its last stage back. Reading: how `codes` are read.
 template <typename Shape, int kRows, typename Reading>
 __device__ __forceinline__ void sum_codes(const Ring& ring, RingReader& reader, const CodeKind& codes, int k_blocks,
                                           float (&sums)[kRows / 2]) {

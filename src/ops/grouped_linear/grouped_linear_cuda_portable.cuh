@@ -2,7 +2,7 @@
 // mma.sync adds along k as wgmma does, 16 at a time. A block takes one panel for kRows rows at a time; each thread asks
 // for 16 bytes at a time (cp.async).
 //
-// How weights are stored, Weights says, of which each thread makes one for a tile:
+// Weights says how weights are stored; each thread makes one for a tile. It has:
 //   Args, grouped(args)     what the kernel takes, and the call in it
 //   kMostBytes              of a panel's block
 //   block_at(block)         bytes of a panel before block `block`

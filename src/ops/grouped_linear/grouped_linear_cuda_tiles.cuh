@@ -1,11 +1,10 @@
-// Grouped products on sm_90a: weights as the M side of the matrix unit, an expert's rows as its N side, so that few
-// rows cost no more tensor work than they must. What the kernel of a whole mixture (grouped_linear_cuda_experts.cuh)
-// does for a tile, too.
+// Grouped products on sm_90a. Weights are the M side of the matrix unit and an expert's rows its N side, so that few
+// rows cost little tensor work. The kernel of a whole mixture (grouped_linear_cuda_experts.cuh) uses the same parts.
 //
 // A block stays on its multiprocessor and takes one tile after the other from the device's list. Its ring of stages
 // runs on from tile to tile: while the warpgroups that multiply finish one, the copies of the next are under way. One
 // thread copies blocks of weights; three warps fetch the rows of x, which lie anywhere, 16 bytes a lane. The
-// instruction's N is chosen for each tile by its rows; it shows in no bit.
+// instruction's N is chosen for each tile by its number of rows, and changes no bit.
 #pragma once
 
 #include <algorithm>
@@ -88,7 +87,8 @@ __device__ void x_sync() {
   asm volatile("bar.sync 1, %0;" ::"n"(Shape::kXThreads) : "memory");
 }
 
-// The threads that fetch x call it; `thread`: of those. sources: rows of x, in shared memory, that all of them see.
+// Called by the threads that fetch x; `thread` is the number among them. sources: rows of x, in shared memory of them
+// all.
 template <typename Shape>
 __device__ __forceinline__ void fetch_rows(const Ring& ring, RingWriter& writer, const GroupedArgs& args, int rows,
                                            int thread, const int* sources) {

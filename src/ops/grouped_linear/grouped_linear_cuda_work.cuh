@@ -106,8 +106,8 @@ enum class PanelEnd {
   kGateUpQuick,  // the same for y in bf16 alone
 };
 
-// Sums of one panel and kRows rows to y. warp: 0 to 3, the 16 weight rows of the panel that it holds; a lane holds
-// sums[4 j + 2 i + e] of weight row 16 warp + lane / 4 + 8 i and row 8 j + 2 (lane % 4) + e of the tile.
+// Writes the sums of one panel and kRows rows to y. Warp 0 to 3 holds 16 weight rows of the panel each: sums[4 j + 2 i
+// + e] of a lane is that of weight row 16 warp + lane / 4 + 8 i and row 8 j + 2 (lane % 4) + e of the tile.
 template <PanelEnd kEnd, int kRows>
 __device__ __forceinline__ void finish_panel(const GroupedArgs& args, const GroupedTile& tile, int panel, int warp,
                                              const float (&sums)[kRows / 2]) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void finish_panel(const GroupedArgs& args, const Grou
     }
     return y_bf16 ? silu_quickly(gate) * up : swiglu_one_exactly(gate, up);
   };
-  // With SwiGLU, a lane and the one that has the neighbouring output each store both outputs of one of their two rows.
+  // With SwiGLU two lanes have neighbouring outputs of the same two rows. Each stores both outputs of one of the rows.
   const int odd = output % 2;
   const int column = kGateUp ? panel * 32 + output - odd : panel * static_cast<int>(kPanelRows) + 2 * output;
   const bool exists = column < args.outputs;

@@ -16,10 +16,9 @@ namespace volley::ops {
 
 // How logits become scores and weights.
 enum class RouterScore {
-  // The highest logits; weight: softmax over all experts, or, renormalised, over the chosen ones, which is the same as
-  // the former over its sum.
+  // Chooses the highest logits. A weight is the softmax over all experts; renormalised, over the chosen ones.
   kSoftmax,
-  kSigmoid,  // the highest sigmoid + choice bias; weight: sigmoid
+  kSigmoid,  // chooses the highest sums of sigmoid and choice bias; a weight is the sigmoid
 };
 
 inline constexpr int32_t kMaxExperts = 512;
@@ -29,8 +28,8 @@ struct RouterRule {
   RouterScore score = RouterScore::kSoftmax;
   int32_t experts = 0;
   int32_t top_k = 0;
-  // kSigmoid: experts lie in `groups` groups of equal size, and those of the `top_groups` groups alone can be chosen
-  // whose two highest scores have the greatest sum.
+  // kSigmoid: experts lie in `groups` groups of equal size. Only those of `top_groups` groups can be chosen: of the
+  // groups whose two highest scores have the greatest sums.
   int32_t groups = 1, top_groups = 1;
   bool renormalise = true;  // weights over their sum (kSigmoid: over the sum + 1e-20)
   float scaling = 1.0f;     // the final factor on the weights

@@ -18,7 +18,8 @@ struct Row {
   float weights[kMaxExpertsPerRow];
 };
 
-// Which groups keep their experts: those with the greatest sums of their two highest, ties to the lower group.
+// Leaves the experts of the best groups: those whose two highest scores have the greatest sums, ties to the lower
+// group.
 void limit_groups(const RouterRule& rule, const float* choice, Row& row) {
   const int32_t size = rule.experts / rule.groups;
   uint32_t sums[kMaxExperts];

@@ -16,7 +16,7 @@ constexpr int kRouteWarps = 8;
 constexpr int kGroupWarps = 32, kGroupThreads = kGroupWarps * 32;
 constexpr int kAhead = 8;  // experts that a lane reads at once when it groups
 
-// The entries that are grouped, each with the number of its expert among those that are here, or -1: all of a pass.
+// Which entries are grouped: here all of a pass. expert(i): the number of its expert on this rank, or -1.
 struct AllEntries {
   const int32_t* experts;
 
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kGroupThreads) route_and_group_kernel(const Ro
   cuda::wait_for_predecessors();
   __shared__ int32_t chosen[kRowsInOneKernel * kMaxExpertsPerRow];
   zero_counters(args, threadIdx.x, kGroupThreads);
-  // A warp's scores lie where it counts later.
+  // Each warp's scores take the memory in which it counts afterwards.
   const int warp = threadIdx.x / 32;
   float* choice = reinterpret_cast<float*>(counts + warp * args.rule.experts);
   for (int64_t row = warp; row < args.rows; row += kGroupWarps) route_row<kEach>(args, row, choice, chosen);

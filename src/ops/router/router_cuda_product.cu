@@ -120,12 +120,12 @@ __device__ void multiply_slice(float (&sums)[2][4], uint32_t weights, uint32_t h
   }
 }
 
-// Puts a few entries in the order of their experts; a thread has the experts threadIdx.x, threadIdx.x + kThreads, ….
-// chosen: of all entries, and no expert in the places up to a multiple of kAtOnce.
+// Puts a few entries in the order of their experts. A thread has the experts threadIdx.x, threadIdx.x + kThreads, ….
+// chosen: the expert of each entry, padded to a multiple of kAtOnce with a number that no expert has.
 __device__ void group_few(const RouteArgs& args, const int32_t* chosen) {
   const int entries = args.rows * args.rule.top_k, experts = args.rule.own();
   __shared__ int carried;
-  int before = 0;  // entries in the low half of the word, touched experts above: of the experts before
+  int before = 0;  // what earlier experts have: entries in the low half of the word, touched experts in the high one
   for (int first = 0; first < experts; first += kThreads) {
     const int e = first + static_cast<int>(threadIdx.x);
     int count = 0;

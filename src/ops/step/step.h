@@ -138,10 +138,10 @@ struct SharePlan {
   int32_t stride = 0;         // >= the drafted tokens of any segment
 };
 
-// Rewrites draft, row_begin, rows_reserved, choice_begin and choices_reserved of the decoding segments (`segments` is
-// the step's array): their rows and choices are 0, 1, … of the pass in their order, and the unused rows up to `rows` go
-// to the last one as reserve. draft comes in as the number of tokens that were drafted and goes out as the number to
-// verify. REQUIRES: rows >= decoding; the decoding segments' choices are of one chunk of logits, the first.
+// Rewrites the decoding segments (`segments` is the step's array). draft: the number of drafted tokens comes in, the
+// number to verify goes out. row_begin, rows_reserved, choice_begin and choices_reserved: the segments get rows and
+// choices from 0 on, without gaps and in their order; rows that remain up to `rows` are reserved for the last one.
+// REQUIRES: rows >= decoding; the decoding segments' choices are of one chunk of logits, the first.
 void share_verify_rows(Stream& stream, const Step& step, StepSegment* segments, const SharePlan& plan);
 
 // The tokens that a segment with `chooses` committed; all zero for other segments and for slots that were done already.
