@@ -33,6 +33,23 @@ constexpr std::string_view kDFlash2 = "DFlash2DraftModel";
 // mask_token repeats mask_token_id as text; num_anchors only matters for training.
 constexpr std::string_view kAlsoInert[] = {"mask_token", "num_anchors"};
 
+// DeepSpec saves its target's configuration with the drafter's facts put over it. Its network is Qwen3's whatever the
+// target is, without gates, and turns whole heads (deepseek-ai/DeepSpec, issue 71): these say nothing of it.
+constexpr const char* kOfDeepSpecsTarget[] = {
+    "attn_output_gate",     "full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim",
+    "linear_num_key_heads", "linear_num_value_heads",  "linear_value_head_dim",  "mamba_ssm_dtype",
+    "mrope_interleaved",    "mrope_section",           "output_gate_type",       "partial_rotary_factor",
+};
+
+void drop_target_fields(nlohmann::json& config) {
+  if (config.value("architectures", nlohmann::json()) != nlohmann::json::array({kDeepSpec})) return;
+  const auto rope = config.find("rope_parameters");
+  for (const char* key : kOfDeepSpecsTarget) {
+    config.erase(key);
+    if (rope != config.end() && rope->is_object()) rope->erase(key);
+  }
+}
+
 // Looks a drafter's own field up in dflash_config first, then at the top level: either may hold it.
 struct DraftFields {
   ConfigFields top;
@@ -249,7 +266,8 @@ Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, boo
 }  // namespace
 
 Result<Facts> read_config(const std::string& dir) {
-  VOLLEY_ASSIGN(const nlohmann::json json, families::read_json_file(dir + "/config.json"));
+  VOLLEY_ASSIGN(nlohmann::json json, families::read_json_file(dir + "/config.json"));
+  drop_target_fields(json);
   const ConfigFields config(json, dir + "/config.json");
   if (!is_speculators_format(config)) return read_facts(config, dir, true);
   VOLLEY_ASSIGN(const nlohmann::json converted, from_speculators_format(config));

@@ -126,6 +126,25 @@ TEST(PublishedDrafter, DeepSpecFormat) {
   EXPECT_EQ(model::count(dspark->params) - model::count(facts->params), 2 * 151936 * 256 + 4096 + 256 + 1);
 }
 
+// What a target of another family leaves in the file says nothing of the drafter, whose heads turn whole.
+TEST(PublishedDrafter, DeepSpecFormatOfAHybridTarget) {
+  std::string text(kDeepSpec);
+  constexpr std::string_view kTheta = R"("rope_theta":1000000,)";
+  text.erase(text.find(kTheta), kTheta.size());
+  text += R"("enable_confidence_head":false,"markov_rank":0,"attn_output_gate":true,"full_attention_interval":4,
+    "linear_num_key_heads":16,"linear_num_value_heads":48,"output_gate_type":"swish","partial_rotary_factor":0.25,
+    "rope_parameters":{"mrope_interleaved":true,"mrope_section":[11,11,10],"partial_rotary_factor":0.25,
+    "rope_theta":10000000,"rope_type":"default"}})";
+  const auto facts = read_published(text);
+  ASSERT_TRUE(facts.ok()) << facts.error().message;
+  EXPECT_EQ(facts->decoder.ropes[0].theta, 1e7);
+  EXPECT_EQ(facts->decoder.ropes[0].rotated, 0);
+  const size_t at = text.find("Qwen3DSparkModel");
+  const auto dflash = read_published(text.replace(at, std::string_view("Qwen3DSparkModel").size(), "DFlashDraftModel"));
+  ASSERT_FALSE(dflash.ok());
+  EXPECT_NE(dflash.error().message.find("partial_rotary_factor"), std::string::npos) << dflash.error().message;
+}
+
 // SpecForge's: RadixArk's for Qwen3.8 27B.
 TEST(PublishedDrafter, SpecForgesDSpark) {
   const auto facts =
