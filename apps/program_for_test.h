@@ -9,8 +9,10 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +23,14 @@ namespace volley::apps {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+
+// Words with spaces between them, and `more` of which each is one word.
+inline std::vector<std::string> words(const std::string& text, const std::vector<std::string>& more = {}) {
+  std::istringstream stream(text);
+  std::vector<std::string> all{std::istream_iterator<std::string>(stream), {}};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 
 // A run of the program with its output in files, so that no full pipe can block it.
 class Program {

@@ -137,13 +137,10 @@ TEST(ServeProcess, ALogThatNobodyReadsHangsNothing) {
   Client client(port);
   for (int i = 0; i < 2000; ++i) {
     const auto response = client.get("/v1/models");
-    ASSERT_TRUE(response) << "request " << i;
-    ASSERT_EQ(response->status, 200);
+    ASSERT_EQ(response.status, 200);
   }
   EXPECT_TRUE(eventually([&] { return process.error_pipe_is_full(); })) << "else this test shows nothing";
-  const auto answer = client.post(kPath, R"({"prompt": "Once", "max_tokens": 4})");
-  ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->status, 200);
+  EXPECT_EQ(client.post(kPath, R"({"prompt": "Once", "max_tokens": 4})").status, 200);
   process.signal(SIGTERM);
   EXPECT_EQ(process.status(), 0);
 }
@@ -156,8 +153,7 @@ TEST(ServeProcess, StartsWithoutStandardStreams) {
   for (int i = 0; i < 20; ++i) {
     Client client(port);
     const auto answer = client.post(kPath, R"({"prompt": "Once", "max_tokens": 4})");
-    ASSERT_TRUE(answer) << "request " << i;
-    ASSERT_EQ(answer->status, 200);
+    ASSERT_EQ(answer.status, 200);
   }
   process.signal(SIGTERM);
   EXPECT_EQ(process.status(), 0);
@@ -174,8 +170,7 @@ TEST(ServeProcess, ADeviceThatFailsOrHangsEndsIt) {
     const auto running = open_stream(process.port(), "data: ", kLong);
     process.signal(signal);
     const auto answer = running->receive();
-    ASSERT_TRUE(answer) << "the stream has no end";
-    const auto events = stream_events(answer->body);
+    const auto events = stream_events(answer.body);
     ASSERT_GE(events.size(), 2u);
     EXPECT_NE(events[events.size() - 2].find("\"unavailable\""), std::string::npos) << events[events.size() - 2];
     EXPECT_EQ(events.back(), "[DONE]");
@@ -209,7 +204,7 @@ TEST(ServeProcess, ADeviceThatFailsIsMadeAnewWhereThatIsWanted) {
     Client client(port);
     const auto restarts = [&] {
       const auto metrics = Client(port).get("/metrics");
-      return metrics && metrics->body.find("device_restarts_total{model_name=\"pocket\"} 1") != std::string::npos;
+      return metrics && metrics.body.find("device_restarts_total{model_name=\"pocket\"} 1") != std::string::npos;
     };
     const auto ask = [&](bool fault) {
       EXPECT_TRUE(client.send(Client::post_text(kPath, kLong)));
@@ -222,7 +217,7 @@ TEST(ServeProcess, ADeviceThatFailsIsMadeAnewWhereThatIsWanted) {
       const auto answer = client.receive();
       std::string text;
       if (!answer) return text;
-      for (const std::string& event : stream_events(answer->body)) {
+      for (const std::string& event : stream_events(answer.body)) {
         if (event != "[DONE]") text += nlohmann::json::parse(event).at("choices").at(0).at("text").get<std::string>();
       }
       return text;
@@ -245,7 +240,7 @@ TEST(ServeProcess, WhileModelsAreLoadedAgainItIsNotHealthy) {
   ASSERT_NE(port, 0);
   const auto status = [&](const char* path) {
     const auto answer = Client(port).get(path);
-    return answer ? answer->status : 0;
+    return answer ? answer.status : 0;
   };
   EXPECT_EQ(status("/health"), 200);
   const pid_t stopped = restarted_and_stopped(process);
@@ -257,8 +252,7 @@ TEST(ServeProcess, WhileModelsAreLoadedAgainItIsNotHealthy) {
   ASSERT_TRUE(waits.send(Client::post_text(kPath, R"({"prompt": "Once", "max_tokens": 4})")));
   ASSERT_EQ(::kill(stopped, SIGCONT), 0);
   const auto answer = waits.receive();
-  ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->status, 200) << answer->body;
+  EXPECT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(status("/health"), 200);
   EXPECT_EQ(status("/ready"), 200);
 }
@@ -288,9 +282,8 @@ TEST(ServeProcess, ASignalToAllProcessesLetsRequestsEnd) {
   ::kill(process.child(), SIGTERM);
   process.signal(SIGTERM);
   const auto answer = client->receive();
-  ASSERT_TRUE(answer) << "the stream has no end";
-  EXPECT_EQ(stream_events(answer->body).back(), "[DONE]");
-  EXPECT_EQ(answer->body.find("\"error\""), std::string::npos);
+  EXPECT_EQ(stream_events(answer.body).back(), "[DONE]");
+  EXPECT_EQ(answer.body.find("\"error\""), std::string::npos);
   EXPECT_EQ(process.status(), 0);
 }
 

@@ -89,8 +89,8 @@ class HarmonyServer : public ::testing::Test {
   static json post(const json& body, const std::string& path = "/v1/chat/completions", int status = 200) {
     serve::Client client(server_->port());
     const auto response = client.post(path, body.dump());
-    EXPECT_TRUE(response && response->status == status) << (response ? response->body : "no answer");
-    return response ? json::parse(response->body, nullptr, false) : json();
+    EXPECT_TRUE(response && response.status == status) << (response ? response.body : "no answer");
+    return response ? json::parse(response.body, nullptr, false) : json();
   }
 
   struct Answer {
@@ -116,7 +116,7 @@ class HarmonyServer : public ::testing::Test {
     serve::Client client(server_->port());
     const auto response = client.post("/v1/chat/completions", body.dump());
     Answer answer;
-    for (const std::string& event : serve::stream_events(response->body)) {
+    for (const std::string& event : serve::stream_events(response.body)) {
       if (event == "[DONE]") continue;
       const json chunk = json::parse(event);
       for (const json& choice : chunk.at("choices")) {

@@ -8,21 +8,16 @@ namespace {
 
 // A second engine would wait ten minutes for nodes that ended with the first.
 TEST(Cli, BenchOfSeveralNodesMeasuresOneMode) {
-  const std::vector<std::string> nodes = {"bench", "--nnodes", "2", "--tensor-parallel-size", "2"};
-  for (const std::vector<std::string>& several : std::vector<std::vector<std::string>>{
-           {}, {"--spec", "off,dflash"}, {"--spec", "dflash", "--block-size", "4,8"}}) {
-    std::vector<std::string> arguments = nodes;
-    arguments.insert(arguments.end(), several.begin(), several.end());
-    Program program(arguments);
+  const char* const several = "with --nnodes run bench once for each";
+  const char* const one = "needs --master-addr";
+  for (const auto& [modes, refusal] : {std::pair("", several),
+                                       {"--spec off,dflash", several},
+                                       {"--spec dflash --block-size 4,8", several},
+                                       {"--spec off", one},
+                                       {"--spec dflash", one}}) {
+    Program program(words("bench --nnodes 2 --tensor-parallel-size 2 " + std::string(modes)));
     EXPECT_EQ(program.status(), 2);
-    EXPECT_NE(program.err().find("with --nnodes run bench once for each"), std::string::npos) << program.err();
-  }
-  for (const char* one : {"off", "dflash"}) {
-    std::vector<std::string> arguments = nodes;
-    arguments.insert(arguments.end(), {"--spec", one});
-    Program program(arguments);
-    EXPECT_EQ(program.status(), 2);
-    EXPECT_NE(program.err().find("needs --master-addr"), std::string::npos) << program.err();
+    EXPECT_NE(program.err().find(refusal), std::string::npos) << program.err();
   }
 }
 
@@ -35,8 +30,10 @@ TEST(Cli, BenchMeasuresNothingIfALaterModeCannotStart) {
 
 TEST(Cli, BenchRunsDummyWeightsWithSimulatedAcceptance) {
   const TempFile output("bench.json");
-  Program program({"bench", "--dummy-weights", "1", "--simulate-acceptance", "geometric:0.8", "--concurrency", "1,2",
-                   "--requests", "2", "--prompt-tokens", "16", "--output-tokens", "32", "--output", output.path()});
+  Program program(
+      words("bench --dummy-weights 1 --simulate-acceptance geometric:0.8 --concurrency 1,2 --requests 2 "
+            "--prompt-tokens 16 --output-tokens 32 --output",
+            {output.path()}));
   ASSERT_EQ(program.status(), 0) << program.err();
   std::ifstream file(output.path());
   const Json json = Json::parse(file);
@@ -53,18 +50,14 @@ TEST(Cli, BenchRunsDummyWeightsWithSimulatedAcceptance) {
 // Random tokens tell nothing about a model that knows four tasks.
 TEST(Cli, BenchAsksThePocketPairWhatItWasTrainedFor) {
   const TempFile own("own.jsonl", "{\"prompt\": \"What is 1 + 2?\"}\n");
-  using Words = std::vector<std::string>;
   for (const auto& [more, prompts] :
-       std::vector<std::pair<Words, std::string>>{{{}, "models/pocket/prompts.jsonl"},
-                                                  {{"models/pocket", "--draft", "none"}, "models/pocket/prompts.jsonl"},
-                                                  {{"--prompt-tokens", "16"}, "random"},
-                                                  {{"--prompt-seed", "2"}, "random"},
-                                                  {{"--dummy-weights", "1"}, "random"},
-                                                  {{"--input", own.path()}, own.path()}}) {
-    Words arguments = {"bench", "--requests", "2",   "--output-tokens", "8", "--concurrency",
-                       "1",     "--spec",     "off", "--json"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    Program program(arguments);
+       std::vector<std::pair<std::string, std::string>>{{"", "models/pocket/prompts.jsonl"},
+                                                        {"models/pocket --draft none", "models/pocket/prompts.jsonl"},
+                                                        {"--prompt-tokens 16", "random"},
+                                                        {"--prompt-seed 2", "random"},
+                                                        {"--dummy-weights 1", "random"},
+                                                        {"--input " + own.path(), own.path()}}) {
+    Program program(words("bench --requests 2 --output-tokens 8 --concurrency 1 --spec off --json " + more));
     ASSERT_EQ(program.status(), 0) << program.err();
     const std::string said = program.last_json()["prompts"];
     EXPECT_TRUE(said.ends_with(prompts)) << said;
@@ -81,8 +74,7 @@ TEST(Cli, BenchAsksThePocketPairWhatItWasTrainedFor) {
 
 // Each mode has an engine with its own options, here with a device process.
 TEST(Cli, BenchSaysThatSpeculationChangedNothing) {
-  Program program({"bench", "--concurrency", "1,3", "--requests", "3", "--output-tokens", "16", "--json",
-                   "--restart-on-device-error"});
+  Program program(words("bench --concurrency 1,3 --requests 3 --output-tokens 16 --json --restart-on-device-error"));
   ASSERT_EQ(program.status(), 0) << program.err();
   const Json json = program.last_json();
   ASSERT_EQ(json["rows"].size(), 4u);
@@ -90,8 +82,8 @@ TEST(Cli, BenchSaysThatSpeculationChangedNothing) {
 }
 
 TEST(Cli, BenchHoldsPoliciesAgainstEachOther) {
-  Program program({"bench", "--concurrency", "1,3", "--requests", "3", "--output-tokens", "16", "--verify",
-                   "auto,full,3", "--repeat", "2", "--json"});
+  Program program(
+      words("bench --concurrency 1,3 --requests 3 --output-tokens 16 --verify auto,full,3 --repeat 2 --json"));
   ASSERT_EQ(program.status(), 0) << program.err();
   const Json json = program.last_json();
   ASSERT_EQ(json["rows"].size(), 2u * 2u * (1u + 3u));
@@ -113,30 +105,10 @@ TEST(Cli, BenchHoldsPoliciesAgainstEachOther) {
 }
 
 TEST(Cli, BenchMeasuresRoundsOfEveryPolicyAndLoad) {
-  Program program({"bench",
-                   "--dummy-weights",
-                   "1",
-                   "--simulate-acceptance",
-                   "geometric:0.9",
-                   "--simulate-acceptance",
-                   "geometric:0.8,0",
-                   "--rounds",
-                   "20",
-                   "--warm-rounds",
-                   "4",
-                   "--repeat",
-                   "2",
-                   "--verify",
-                   "auto",
-                   "0",
-                   "15",
-                   "--concurrency",
-                   "1,2",
-                   "--prompt-tokens",
-                   "16",
-                   "--spec",
-                   "dflash,off",
-                   "--json"});
+  Program program(
+      words("bench --dummy-weights 1 --simulate-acceptance geometric:0.9 --simulate-acceptance geometric:0.8,0 "
+            "--rounds 20 --warm-rounds 4 --repeat 2 --verify auto 0 15 --concurrency 1,2 --prompt-tokens 16 "
+            "--spec dflash,off --json"));
   ASSERT_EQ(program.status(), 0) << program.err();
   const Json json = program.last_json();
   ASSERT_EQ(json["runs"].size(), 2u * 2u * 2u * 4u)
@@ -165,9 +137,10 @@ TEST(Cli, BenchMeasuresRoundsOfEveryPolicyAndLoad) {
 
 TEST(Cli, BenchTracesLoadsThatFollowOneAnother) {
   const TempFile trace("trace.jsonl");
-  Program program({"bench", "--dummy-weights", "1", "--simulate-acceptance", "geometric:0.9", "--simulate-acceptance",
-                   "geometric:0", "--rounds", "20", "--concurrency-schedule", "1,3,1", "--prompt-tokens", "16",
-                   "--trace", trace.path()});
+  Program program(
+      words("bench --dummy-weights 1 --simulate-acceptance geometric:0.9 --simulate-acceptance geometric:0 --rounds 20 "
+            "--concurrency-schedule 1,3,1 --prompt-tokens 16 --trace",
+            {trace.path()}));
   ASSERT_EQ(program.status(), 0) << program.err();
   std::ifstream file(trace.path());
   std::map<int, int64_t> steps;  // by load
@@ -184,25 +157,13 @@ TEST(Cli, BenchTracesLoadsThatFollowOneAnother) {
 }
 
 TEST(Cli, BenchRoundsThatDoNotFitAreAnError) {
-  for (const std::vector<std::string>& more :
-       std::vector<std::vector<std::string>>{{"--max-model-len", "64"}, {"--max-num-seqs", "1"}, {"--verify", "99"}}) {
-    std::vector<std::string> arguments = {"bench",
-                                          "--dummy-weights",
-                                          "1",
-                                          "--rounds",
-                                          "300",
-                                          "--prompt-tokens",
-                                          "16",
-                                          "--simulate-acceptance",
-                                          "geometric:0.9",
-                                          "--repeat",
-                                          "1",
-                                          "--concurrency",
-                                          "2"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    Program program(arguments);
+  for (const std::string more : {"--max-model-len 64", "--max-num-seqs 1", "--verify 99"}) {
+    Program program(
+        words("bench --dummy-weights 1 --rounds 300 --prompt-tokens 16 --simulate-acceptance geometric:0.9 --repeat 1 "
+              "--concurrency 2 " +
+              more));
     EXPECT_EQ(program.status(), 2) << program.err();
-    EXPECT_NE(program.err().find(more[0]), std::string::npos) << program.err();
+    EXPECT_NE(program.err().find(words(more)[0]), std::string::npos) << program.err();
   }
 }
 

@@ -29,10 +29,9 @@ TEST(Cli, InspectSaysHowACheckpointIsQuantised) {
 }
 
 // The memory in `inspect --json`. ranks: 0: without ranks.
-Json inspected_memory(std::vector<std::string> arguments, int ranks) {
-  arguments.insert(arguments.begin(), {"inspect", "--json"});
-  if (ranks > 0) arguments.insert(arguments.end(), {"--tensor-parallel-size", std::to_string(ranks)});
-  Program program(arguments);
+Json inspected_memory(std::string options, int ranks) {
+  if (ranks > 0) options += " --tensor-parallel-size " + std::to_string(ranks);
+  Program program(words("inspect --json " + options));
   EXPECT_NE(program.status(), 2) << program.err();  // 3 without a tokenizer
   return program.last_json()["memory"];
 }
@@ -41,14 +40,14 @@ Json inspected_memory(std::vector<std::string> arguments, int ranks) {
 // has the drafter's projection of features, and KV heads if there are fewer than ranks.
 TEST(Cli, InspectSaysWhatARankTakes) {
   struct Case {
-    std::vector<std::string> models;
+    std::string models;
     int ranks;
     int64_t more;  // bytes of matrices that several ranks have
   };
   const std::vector<Case> cases = {
-      {{}, 2, int64_t{2} * 256 * 256 * 2},  // features of two layers to one width, bf16
+      {"", 2, int64_t{2} * 256 * 256 * 2},  // features of two layers to one width, bf16
       // K and V of two heads of 16 in two layers, a second time
-      {{"--model", "tests/data/targets/plain"}, 4, int64_t{2} * 2 * 16 * 64 * 2 * 2},
+      {"--model tests/data/targets/plain", 4, int64_t{2} * 2 * 16 * 64 * 2 * 2},
   };
   for (const auto& [models, ranks, more] : cases) {
     const Json whole = inspected_memory(models, 0), divided = inspected_memory(models, ranks);
@@ -72,14 +71,12 @@ TEST(Cli, InspectSaysWhatARankTakes) {
 }
 
 TEST(Cli, InspectSaysWhichExpertsARankHas) {
-  const std::vector<std::string> arguments = {
-      "inspect", "--model", "tests/data/targets/moe_single", "--tensor-parallel-size", "2", "--enable-expert-parallel"};
-  Program text(arguments);
+  const std::string arguments =
+      "inspect --model tests/data/targets/moe_single --tensor-parallel-size 2 --enable-expert-parallel";
+  Program text(words(arguments));
   EXPECT_EQ(text.status(), 3) << "it has no tokenizer";
   EXPECT_NE(text.out().find("experts      rank 0: 0 to 2, 1: 3 to 5\n"), std::string::npos) << text.out();
-  std::vector<std::string> as_json = arguments;
-  as_json.push_back("--json");
-  Program program(as_json);
+  Program program(words(arguments + " --json"));
   EXPECT_EQ(program.status(), 3);
   const Json json = program.last_json();
   const Json& ranks = json["memory"]["ranks"];
@@ -89,19 +86,13 @@ TEST(Cli, InspectSaysWhichExpertsARankHas) {
 }
 
 TEST(Cli, InspectSaysWhichExpertsAReplicaHas) {
-  const std::vector<std::string> arguments = {"inspect",
-                                              "--model",
-                                              "tests/data/targets/hybrid_experts",
-                                              "--data-parallel-size",
-                                              "2",
-                                              "--enable-expert-parallel"};
-  Program text(arguments);
+  const std::string arguments =
+      "inspect --model tests/data/targets/hybrid_experts --data-parallel-size 2 --enable-expert-parallel";
+  Program text(words(arguments));
   EXPECT_EQ(text.status(), 3) << "it has no tokenizer";
   EXPECT_NE(text.out().find("experts      replica 0: 0 to 2, 1: 3 to 6\n"), std::string::npos) << text.out();
   EXPECT_NE(text.out().find("a replica    of 2: "), std::string::npos) << text.out();
-  std::vector<std::string> as_json = arguments;
-  as_json.push_back("--json");
-  Program program(as_json);
+  Program program(words(arguments + " --json"));
   EXPECT_EQ(program.status(), 3);
   const Json memory = program.last_json()["memory"];
   EXPECT_EQ(memory["data_parallel_size"], 2);

@@ -69,13 +69,10 @@ TEST(Cli, VariablesOfTheEnvironment) {
 
 // The pocket model is greedy by its own settings.
 TEST(Cli, DefaultsOfSamplingAndTheTemplateCanBeReplaced) {
-  const auto answer = [](std::vector<std::string> more) {
-    std::vector<std::string> arguments = {"generate", "--chat", "Tell me a story.", "--max-tokens", "24",
-                                          "--seed",   "5"};
+  const auto answer = [](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = words("generate --max-tokens 24 --seed 5 --chat", {"Tell me a story."});
     arguments.insert(arguments.end(), more.begin(), more.end());
-    Program program(arguments);
-    EXPECT_EQ(program.status(), 0) << program.err();
-    return program.out();
+    return Program(arguments).finished_out();
   };
   const std::string hot = answer({"--temperature", "3"});
   EXPECT_EQ(answer({"--override-generation-config", R"({"temperature": 3})"}), hot);
@@ -96,18 +93,14 @@ struct Ended {
 };
 
 // Runs a program that answers one prompt, changes its weights, and lets it answer another; a pipe keeps it running.
-Ended with_weights_changed(const OwnModel& model, std::vector<std::string> options,
-                           const std::function<void()>& change) {
+Ended with_weights_changed(const OwnModel& model, const std::string& options, const std::function<void()>& change) {
   const TempFile pipe("changed_weights_pipe");
   fs::remove(pipe.path());
   EXPECT_EQ(mkfifo(pipe.path().c_str(), 0600), 0);
-  const std::vector<std::string> arguments = {"generate", "--model",       model.path(), "--draft",
-                                              "none",     "--input",       pipe.path(),  "--max-tokens",
-                                              "2",        "--concurrency", "1"};
-  options.insert(options.begin(), arguments.begin(), arguments.end());
   // Opened for reading and writing, because that does not wait for the program, which may have ended already.
   const int lines = open(pipe.path().c_str(), O_RDWR | O_CLOEXEC);
-  Program program(options);
+  Program program(words("generate --draft none --max-tokens 2 --concurrency 1 " + options,
+                        {"--model", model.path(), "--input", pipe.path()}));
   const std::string first = "{\"prompt\": \"first\"}\n", second = "{\"prompt\": \"second, in other words\"}\n";
   EXPECT_EQ(write(lines, first.data(), first.size()), static_cast<ssize_t>(first.size()));
   EXPECT_TRUE(program.wait_for_output("\n")) << program.err();
@@ -122,23 +115,23 @@ Ended with_weights_changed(const OwnModel& model, std::vector<std::string> optio
 TEST(Cli, WeightsCutShortWhileTheyAreMappedAreNamed) {
   const OwnModel model;
   const auto size = fs::file_size(model.weights());
-  const Ended cut = with_weights_changed(model, {}, [&] {
+  const Ended cut = with_weights_changed(model, "", [&] {
     fs::resize_file(model.weights(), 0);
     fs::resize_file(model.weights(), size / 1000);
   });
   EXPECT_EQ(cut.status, 3);
   EXPECT_NE(cut.err.find(model.weights() + " was cut short while it was in use"), std::string::npos) << cut.err;
   fs::copy("models/pocket/model.safetensors", model.weights(), fs::copy_options::overwrite_existing);
-  const Ended read = with_weights_changed(model, {"--no-mmap"}, [&] { fs::resize_file(model.weights(), 0); });
+  const Ended read = with_weights_changed(model, "--no-mmap", [&] { fs::resize_file(model.weights(), 0); });
   EXPECT_EQ(read.status, 0) << read.err;
 }
 
 // Deleted or renamed weights stay unchanged for a program that has mapped them.
 TEST(Cli, WeightsReplacedWhileTheyAreMappedStay) {
   const OwnModel model;
-  const Ended whole = with_weights_changed(model, {}, [] {});
+  const Ended whole = with_weights_changed(model, "", [] {});
   EXPECT_EQ(whole.status, 0) << whole.err;
-  const Ended replaced = with_weights_changed(model, {}, [&] {
+  const Ended replaced = with_weights_changed(model, "", [&] {
     const std::string other = model.weights() + ".new";
     std::ofstream(other) << "no weights";
     fs::rename(other, model.weights());
@@ -146,7 +139,7 @@ TEST(Cli, WeightsReplacedWhileTheyAreMappedStay) {
   EXPECT_EQ(replaced.status, 0) << replaced.err;
   EXPECT_EQ(replaced.out, whole.out);
   fs::copy("models/pocket/model.safetensors", model.weights(), fs::copy_options::overwrite_existing);
-  const Ended deleted = with_weights_changed(model, {}, [&] { fs::remove(model.weights()); });
+  const Ended deleted = with_weights_changed(model, "", [&] { fs::remove(model.weights()); });
   EXPECT_EQ(deleted.status, 0) << deleted.err;
   EXPECT_EQ(deleted.out, whole.out);
 }
@@ -183,22 +176,14 @@ TEST(Cli, TheReleasedProgramIsHardened) {
 }
 
 TEST(Cli, UsageErrorsExitWithTwo) {
-  const std::vector<std::vector<std::string>> wrong = {
-      {"generate"},
-      {"generate", "--prompt", "a", "--bogus"},
-      {"generate", "--prompt", "a", "--temperature", "-1"},
-      {"generate", "--prompt", "a", "--draft", "none", "--spec", "dflash"},
-      {"generate", "--prompt", "a", "--max-model-len", "99999999"},
-      {"generate", "--prompt", "a", "--max-num-seqs", "8", "--max-num-batched-tokens", "4"},
-      {"generate", "--input", "no/such/file.jsonl"},
-      {"generate", "--prompt", "a", "--output", "/no/such/folder/file"},
-      {"generate", "--prompt", "a", "--kv-pages", "1"},
-      {"bench", "--simulate-acceptance", "geometric:0.5", "--spec", "off"},
-      {"bench", "--verify", "auto", "--spec", "off"},
-      {"generate", "--prompt", "a", "--draft", "none", "--verify", "3"},
-  };
-  for (const auto& arguments : wrong) {
-    Program program(arguments);
+  for (const char* wrong :
+       {"generate", "generate --prompt a --bogus", "generate --prompt a --temperature -1",
+        "generate --prompt a --draft none --spec dflash", "generate --prompt a --max-model-len 99999999",
+        "generate --prompt a --max-num-seqs 8 --max-num-batched-tokens 4", "generate --input no/such/file.jsonl",
+        "generate --prompt a --output /no/such/folder/file", "generate --prompt a --kv-pages 1",
+        "bench --simulate-acceptance geometric:0.5 --spec off", "bench --verify auto --spec off",
+        "generate --prompt a --draft none --verify 3"}) {
+    Program program(words(wrong));
     EXPECT_EQ(program.status(), 2) << program.err();
     expect_one_error(program);
     EXPECT_EQ(program.out(), "");
@@ -206,13 +191,11 @@ TEST(Cli, UsageErrorsExitWithTwo) {
 }
 
 TEST(Cli, ModelsThatCannotBeLoadedExitWithThree) {
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {"generate", "--model", "no/such/model", "--draft", "none", "--prompt", "a"},
-           {"generate", "--draft", "no/such/draft", "--prompt", "a"},
-           {"generate", "--model", "models/pocket-dflash", "--draft", "none", "--prompt", "a"},
-           {"generate", "--draft", "models/shapes/qwen3-8b-dflash", "--prompt", "a"},
-           {"inspect", "--model", "no/such/model"}}) {
-    Program program(arguments);
+  for (const char* arguments :
+       {"generate --model no/such/model --draft none --prompt a", "generate --draft no/such/draft --prompt a",
+        "generate --model models/pocket-dflash --draft none --prompt a",
+        "generate --draft models/shapes/qwen3-8b-dflash --prompt a", "inspect --model no/such/model"}) {
+    Program program(words(arguments));
     EXPECT_EQ(program.status(), 3) << program.err();
     expect_one_error(program);
   }
@@ -222,29 +205,20 @@ TEST(Cli, AFolderInPlaceOfTheWeightsIsTheModelsFault) {
   const ModelCopy model("pocket");
   fs::remove(model / "model.safetensors");
   fs::create_directory(model / "model.safetensors");
-  for (const std::vector<std::string>& command :
-       std::vector<std::vector<std::string>>{{"generate", "--prompt", "a"}, {"bench"}, {"inspect"}, {"serve"}}) {
-    std::vector<std::string> arguments = command;
-    arguments.insert(arguments.end(), {"--model", model.path(), "--draft", "none"});
-    Program program(arguments);
-    EXPECT_EQ(program.status(), 3) << command[0];
+  for (const char* command : {"generate --prompt a", "bench", "inspect", "serve"}) {
+    Program program(words(command, {"--model", model.path(), "--draft", "none"}));
+    EXPECT_EQ(program.status(), 3) << command;
     expect_one_error(program);
   }
 }
 
 TEST(Cli, AnOutputThatCannotBeWrittenExitsWithTwo) {
   for (const std::string place : {"/dev/full", ""}) {
-    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-             {"--help"},
-             {"--version"},
-             {"inspect"},
-             {"inspect", "--json"},
-             {"generate", "--prompt", "a", "--max-tokens", "2"},
-             {"generate", "--input", "/dev/null", "--json"},
-             {"demo"},
-             {"bench", "--requests", "1", "--output-tokens", "2", "--concurrency", "1"}}) {
-      Program program(arguments, place);
-      EXPECT_EQ(program.status(), 2) << arguments[0] << " to '" << place << "': " << program.err();
+    for (const char* arguments :
+         {"--help", "--version", "inspect", "inspect --json", "generate --prompt a --max-tokens 2",
+          "generate --input /dev/null --json", "demo", "bench --requests 1 --output-tokens 2 --concurrency 1"}) {
+      Program program(words(arguments), place);
+      EXPECT_EQ(program.status(), 2) << arguments << " to '" << place << "': " << program.err();
       EXPECT_NE(program.err().find("volley: Writing to standard output failed: "), std::string::npos) << program.err();
     }
   }

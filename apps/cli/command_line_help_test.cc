@@ -19,20 +19,14 @@ const std::optional<std::string>& model_of(const Command& command) {
 }
 
 TEST(CommandLine, TheModelNeedsNoName) {
-  for (const std::vector<const char*>& arguments :
-       std::vector<std::vector<const char*>>{{"serve", "some/model"},
-                                             {"serve", "--port", "1", "some/model", "--draft", "auto"},
-                                             {"chat", "some/model", "--temperature", "0"},
-                                             {"generate", "some/model", "--prompt", "a"},
-                                             {"generate", "--prompt", "a", "some/model"},
-                                             {"inspect", "some/model", "--json"},
-                                             {"bench", "some/model", "--concurrency", "1", "8"},
-                                             {"batch", "some/model", "--input", "a", "--output", "b"},
-                                             {"collect-env", "some/model"},
-                                             {"serve", "--model", "some/model"}}) {
-    const auto parsed = parse(arguments);
-    ASSERT_TRUE(parsed.ok()) << arguments[0] << ": " << parsed.error().message;
-    EXPECT_EQ(model_of(*parsed), "some/model") << arguments[0];
+  for (const char* words :
+       {"serve some/model", "serve --port 1 some/model --draft auto", "chat some/model --temperature 0",
+        "generate some/model --prompt a", "generate --prompt a some/model", "inspect some/model --json",
+        "bench some/model --concurrency 1 8", "batch some/model --input a --output b", "collect-env some/model",
+        "serve --model some/model"}) {
+    const auto parsed = parse_words(words);
+    ASSERT_TRUE(parsed.ok()) << words << ": " << parsed.error().message;
+    EXPECT_EQ(model_of(*parsed), "some/model") << words;
   }
 }
 
@@ -42,42 +36,34 @@ size_t line_of(const std::string& help, const std::string& option) {
   return at == std::string::npos ? 0 : 1 + static_cast<size_t>(std::count(help.begin(), help.begin() + at, '\n'));
 }
 
-std::string help_for(const std::vector<const char*>& arguments) {
-  const auto parsed = parse(arguments);
-  EXPECT_TRUE(parsed.ok());
-  const auto* shown = parsed.ok() ? std::get_if<PrintAndExit>(&*parsed) : nullptr;
-  return shown != nullptr ? shown->text : "";
+std::string help_for(const std::string& words) {
+  return command_of<PrintAndExit>(parse_words(words)).text;
 }
 
 TEST(CommandLine, HelpIsShownHoweverItIsAskedFor) {
-  const std::string root = help_for({"--help"});
+  const std::string root = help_for("--help");
   EXPECT_NE(root.find("\n  serve "), std::string::npos) << root;
-  for (const std::vector<const char*>& arguments :
-       std::vector<std::vector<const char*>>{{}, {"help"}, {"-h"}, {"help", "help"}, {"help", "--help"}}) {
-    EXPECT_EQ(help_for(arguments), root);
-  }
-  const std::string serve = help_for({"serve", "--help"});
+  for (const char* words : {"", "help", "-h", "help help", "help --help"}) EXPECT_EQ(help_for(words), root);
+  const std::string serve = help_for("serve --help");
   EXPECT_NE(serve.find("volley serve [OPTIONS] [MODEL]"), std::string::npos) << serve;
-  for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{
-           {"help", "serve"}, {"serve", "-h"}, {"serve", "some/model", "--help"}, {"help", "serve", "--port", "1"}}) {
-    EXPECT_EQ(help_for(arguments), serve);
+  for (const char* words : {"help serve", "serve -h", "serve some/model --help", "help serve --port 1"}) {
+    EXPECT_EQ(help_for(words), serve);
   }
-  const auto suite = parse({"help", "bench", "serving"});
-  ASSERT_TRUE(suite.ok());
-  EXPECT_EQ(std::get<BenchServingCommand>(*suite).arguments, std::vector<std::string>{"--help"});
-  EXPECT_TRUE(parse({"help", "serv"}).error().message.starts_with("\"serv\" is no command of volley (did you mean "));
+  EXPECT_EQ(command_of<BenchServingCommand>(parse_words("help bench serving")).arguments,
+            std::vector<std::string>{"--help"});
+  EXPECT_TRUE(refusal(parse_words("help serv")).starts_with("\"serv\" is no command of volley (did you mean "));
 }
 
 TEST(CommandLine, HelpIsOfALengthThatIsRead) {
-  const std::string generate = help_for({"generate", "--help"});
+  const std::string generate = help_for("generate --help");
   EXPECT_GT(line_of(generate, "--prompt"), 0u);
   for (const char* later : {"--model", "--temperature", "--max-tokens", "-h,"}) {
     EXPECT_LT(line_of(generate, "--prompt"), line_of(generate, later)) << later;
   }
-  const std::string chat = help_for({"chat", "--help"});
+  const std::string chat = help_for("chat --help");
   EXPECT_LE(std::count(chat.begin(), chat.end(), '\n'), 100) << chat;
-  for (const char* command : {"chat", "generate", "serve", "bench", "batch", "collect-env"}) {
-    const std::string some = help_for({command, "--help"}), all = help_for({command, "--help-all"});
+  for (const std::string command : {"chat", "generate", "serve", "bench", "batch", "collect-env"}) {
+    const std::string some = help_for(command + " --help"), all = help_for(command + " --help-all");
     for (const char* internal : {"--page-size", "--kv-pages", "--grammar-memory-mb", "--state-snapshot-tokens"}) {
       EXPECT_EQ(line_of(some, internal), 0u) << command << internal;
       EXPECT_GT(line_of(all, internal), 0u) << command << internal;
@@ -90,26 +76,25 @@ TEST(CommandLine, HelpIsOfALengthThatIsRead) {
 
 // The command lines are those of llama.cpp, vLLM, SGLang and Ollama.
 TEST(CommandLine, SpellingsOfOthersNameOurs) {
-  for (const auto& [arguments, ours] : std::vector<std::pair<std::vector<const char*>, std::string>>{
-           {{"serve", "-m", "some/model"}, "-m is no option of volley serve: use --model DIR"},
-           {{"serve", "some/model", "-c", "4096"}, "-c is no option of volley serve: use --max-model-len N"},
-           {{"serve", "some/model", "-ngl", "99"}, "-ngl is no option of volley serve: all layers run on one device"},
-           {{"generate", "-p", "Hello"}, "-p is no option of volley generate: use --prompt TEXT"},
-           {{"chat", "-hf", "some/model"}, "-hf is no option of volley chat: use --model ORG/NAME"},
-           {{"serve", "--ctx-size=4096"}, "--ctx-size is no option of volley serve: use --max-model-len N"},
-           {{"chat", "--temp", "0.5"}, "--temp is no option of volley chat: use --temperature X"},
-           {{"serve", "--trust-remote-code"}, "--trust-remote-code is no option of volley serve: code of a model's"},
-           {{"serve", "-np", "4"}, "-np is no option of volley serve: use --max-num-seqs N"},
-           {{"generate", "--prompt", "a", "-n", "4"}, "-n is no option of volley generate: use --max-tokens N"}}) {
-    const auto parsed = parse(arguments);
-    ASSERT_FALSE(parsed.ok()) << ours;
-    EXPECT_TRUE(parsed.error().message.starts_with(ours)) << parsed.error().message;
+  for (const auto& [words, ours] : std::vector<std::pair<std::string, std::string>>{
+           {"serve -m some/model", "-m is no option of volley serve: use --model DIR"},
+           {"serve some/model -c 4096", "-c is no option of volley serve: use --max-model-len N"},
+           {"serve some/model -ngl 99", "-ngl is no option of volley serve: all layers run on one device"},
+           {"generate -p Hello", "-p is no option of volley generate: use --prompt TEXT"},
+           {"chat -hf some/model", "-hf is no option of volley chat: use --model ORG/NAME"},
+           {"serve --ctx-size=4096", "--ctx-size is no option of volley serve: use --max-model-len N"},
+           {"chat --temp 0.5", "--temp is no option of volley chat: use --temperature X"},
+           {"serve --trust-remote-code", "--trust-remote-code is no option of volley serve: code of a model's"},
+           {"serve -np 4", "-np is no option of volley serve: use --max-num-seqs N"},
+           {"generate --prompt a -n 4", "-n is no option of volley generate: use --max-tokens N"}}) {
+    const std::string said = refusal(parse_words(words));
+    EXPECT_TRUE(said.starts_with(ours)) << said;
   }
 }
 
 // Options of serving come before the engine's internals, and no line is wider than a terminal.
 TEST(CommandLine, HelpOfServeBeginsWithServing) {
-  const std::string help = help_for({"serve", "--help-all"});
+  const std::string help = help_for("serve --help-all");
   size_t before = 0;
   for (const char* option : {"--model ", "--port ", "--max-queue ", "--spec ", "--page-size "}) {
     const size_t at = help.find(option);
@@ -120,11 +105,8 @@ TEST(CommandLine, HelpOfServeBeginsWithServing) {
 }
 
 TEST(CommandLine, HelpNamesTheExitCodes) {
-  for (const std::vector<const char*>& arguments :
-       std::vector<std::vector<const char*>>{{"--help"}, {"generate", "--help"}, {"bench", "-h"}}) {
-    const auto parsed = parse(arguments);
-    ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-    EXPECT_NE(std::get<PrintAndExit>(*parsed).text.find("130"), std::string::npos);
+  for (const char* words : {"--help", "generate --help", "bench -h"}) {
+    EXPECT_NE(help_for(words).find("130"), std::string::npos);
   }
 }
 

@@ -7,21 +7,19 @@ namespace volley::apps {
 namespace {
 
 TEST(CommandLine, GenerateTakesEveryOption) {
-  const auto parsed = parse_words(
-      "generate --model m --draft d --device cpu --dtype float32 --threads 2 "
-      "--tensor-parallel-size 4 --enable-expert-parallel --data-parallel-size 3 --nnodes 2 "
-      "--node-rank 1 --master-addr gpu-1 --master-port 77 --chat hi --output o --json "
-      "--max-tokens 9 --min-tokens 3 --temperature 0.5 --top-p 0.9 --top-k -1 --min-p 0.1 "
-      "--repetition-penalty 1.2 --presence-penalty -1 --frequency-penalty 2 --seed "
-      "18446744073709551615 --stop a --stop b --ignore-eos --spec dflash --block-size 8 "
-      "--quantization int4 --draft-quantization fp8 --draft-window 64 --concurrency 5 "
-      "--page-size 32 --prefill-chunk 64 --no-prefix-cache --no-mmap --max-num-seqs 6 "
-      "--max-num-batched-tokens 128 --max-model-len 256 --kv-cache-dtype float32 "
-      "--attention-backend portable --draft-attention-backend plain --dummy-weights 7 "
-      "--simulate-acceptance geometric:0.5+200:0.25 --simulate-confidence-odds 2 --verify 7 "
-      "--cost-cache none --draft-window-mask bidirectional --kv-pages 12");
-  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-  const auto& command = std::get<GenerateCommand>(*parsed);
+  const auto command = command_of<GenerateCommand>(
+      parse_words("generate --model m --draft d --device cpu --dtype float32 --threads 2 "
+                  "--tensor-parallel-size 4 --enable-expert-parallel --data-parallel-size 3 --nnodes 2 "
+                  "--node-rank 1 --master-addr gpu-1 --master-port 77 --chat hi --output o --json "
+                  "--max-tokens 9 --min-tokens 3 --temperature 0.5 --top-p 0.9 --top-k -1 --min-p 0.1 "
+                  "--repetition-penalty 1.2 --presence-penalty -1 --frequency-penalty 2 --seed "
+                  "18446744073709551615 --stop a --stop b --ignore-eos --spec dflash --block-size 8 "
+                  "--quantization int4 --draft-quantization fp8 --draft-window 64 --concurrency 5 "
+                  "--page-size 32 --prefill-chunk 64 --no-prefix-cache --no-mmap --max-num-seqs 6 "
+                  "--max-num-batched-tokens 128 --max-model-len 256 --kv-cache-dtype float32 "
+                  "--attention-backend portable --draft-attention-backend plain --dummy-weights 7 "
+                  "--simulate-acceptance geometric:0.5+200:0.25 --simulate-confidence-odds 2 --verify 7 "
+                  "--cost-cache none --draft-window-mask bidirectional --kv-pages 12"));
   // One option of each kind suffices: the table declares each option with its field.
   const EngineOptions& base = command.engine.base;
   EXPECT_EQ(command.engine.model, "m");
@@ -55,9 +53,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
 }
 
 TEST(CommandLine, WhatIsNotGivenStaysUnset) {
-  const auto parsed = parse({"generate", "--prompt", "x"});
-  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-  const auto& command = std::get<GenerateCommand>(*parsed);
+  const auto command = command_of<GenerateCommand>(parse({"generate", "--prompt", "x"}));
   EXPECT_FALSE(command.settings.temperature || command.settings.seed || command.settings.stop);
   EXPECT_FALSE(command.engine.speculation || command.engine.model || command.engine.draft);
   EXPECT_EQ(command.engine.base.cost_cache_dir, "");
@@ -68,85 +64,79 @@ TEST(CommandLine, WhatIsNotGivenStaysUnset) {
 }
 
 TEST(CommandLine, RefusesWithOneSentence) {
-  const std::vector<std::vector<const char*>> wrong = {
-      {"frobnicate"},
-      {"generate"},
-      {"generate", "--prompt", "a", "--chat", "b"},
-      {"generate", "--prompt", "a", "--unknown"},
-      {"generate", "--prompt", "a", "model", "extra"},
-      {"generate", "--prompt", "a", "--max-tokens", "0"},
-      {"generate", "--prompt", "a", "--max-tokens", "x"},
-      {"generate", "--prompt", "a", "--max-tokens", "1.5"},
-      {"generate", "--prompt", "a", "--temperature", "nan"},
-      {"generate", "--prompt", "a", "--temperature", "-0.1"},
-      {"generate", "--prompt", "a", "--top-p", "0"},
-      {"generate", "--prompt", "a", "--seed", "-1"},
-      {"generate", "--prompt", "a", "--device", "gpu"},
-      {"generate", "--prompt", "a", "--block-size", "1"},
-      {"generate", "--prompt", "a", "--block-size", "8", "--spec", "off"},
-      {"generate", "--prompt", "a", "--page-size", "24"},
-      {"generate", "--prompt", "a", "--simulate-acceptance", "0.5"},
-      {"generate", "--prompt", "a", "--simulate-acceptance", "geometric:1.5"},
-      {"generate", "--prompt", "a", "--simulate-acceptance", "geometric:0.5,0.3"},
-      {"generate", "--prompt", "a", "--simulate-confidence-odds", "2"},
-      {"serve", "--simulate-acceptance", "geometric:0.5", "--simulate-confidence-odds", "0"},
-      {"generate", "--prompt", "a", "--verify", "most"},
-      {"generate", "--prompt", "a", "--verify", "-1"},
-      {"serve", "--verify", "3", "--spec", "off"},
-      {"serve", "--cost-cache", ""},
-      {"bench", "--verify", "auto,most"},
-      {"bench", "--repeat", "0"},
-      {"bench", "--rounds", "0"},
-      {"bench", "--simulate-acceptance", "geometric:0.5", "--simulate-acceptance", "geometric:0.6"},
-      {"bench", "--trace", "t", "--concurrency-schedule", "1,2"},
-      {"bench", "--rounds", "9", "--trace", "t"},
-      {"bench", "--rounds", "9", "--concurrency-schedule", "1,2"},
-      {"bench", "--rounds", "9", "--concurrency-schedule", "1", "--trace", "t", "--verify", "auto,0"},
-      {"bench", "--rounds", "9", "--input", "f"},
-      {"bench", "--rounds", "9", "--block-size", "4,8"},
-      {"generate", "--prompt", ""},
-      {"generate", "--chat", ""},
-      {"generate", "--prompt", "\xff"},
-      {"generate", "--chat", "a\xc3"},
-      {"generate", "--prompt", "a", "--stop", ""},
-      {"generate", "--prompt", "a", "--min-tokens", "3", "--max-tokens", "2"},
-      {"generate", "--prompt", "a", "--model", ""},
-      {"generate", "--prompt", "a", "--dummy-weights", "-1"},
-      {"generate", "--prompt", "a", "--seed", "18446744073709551616"},
-      {"serve", "--port", "65536"},
-      {"serve", "--served-model-name", ""},
-      {"serve", "--prompt", "a"},
-      {"serve", "--nnodes", "0"},
-      {"serve", "--node-rank", "-1"},
-      {"serve", "--master-port", "0"},
-      {"serve", "--dist-init-addr", "gpu-1"},
-      {"serve", "--dist-init-addr", ":5"},
-      {"serve", "--dist-init-addr", "gpu-1:0"},
-      {"bench", "--concurrency", "0"},
-      {"bench", "--spec", "fast"},
-      {"generate", "--prompt", "a", "--device", "cuda:x"},
-      {"batch", "--input", "a"},
-      {"batch", "--output", "b"},
-      {"batch", "--input", "a", "--output", "b", "--concurrency", "0"},
-      {"bench", "--concurrency", "2", "serving", "--url", "u", "--dataset", "d"},
-  };
-  for (const auto& arguments : wrong) {
-    const auto parsed = parse(arguments);
-    std::string line;
-    for (const char* argument : arguments) line += std::string(argument) + " ";
-    ASSERT_FALSE(parsed.ok()) << line;
-    EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument) << line;
-    EXPECT_FALSE(parsed.error().message.empty()) << line;
+  std::vector<Result<Command>> wrong = {parse({"serve", "--cost-cache", ""}),
+                                        parse({"generate", "--prompt", ""}),
+                                        parse({"generate", "--chat", ""}),
+                                        parse({"generate", "--prompt", "a", "--stop", ""}),
+                                        parse({"generate", "--prompt", "a", "--model", ""}),
+                                        parse({"serve", "--served-model-name", ""})};
+  for (const char* words : {"frobnicate",
+                            "generate",
+                            "generate --prompt a --chat b",
+                            "generate --prompt a --unknown",
+                            "generate --prompt a model extra",
+                            "generate --prompt a --max-tokens 0",
+                            "generate --prompt a --max-tokens x",
+                            "generate --prompt a --max-tokens 1.5",
+                            "generate --prompt a --temperature nan",
+                            "generate --prompt a --temperature -0.1",
+                            "generate --prompt a --top-p 0",
+                            "generate --prompt a --seed -1",
+                            "generate --prompt a --device gpu",
+                            "generate --prompt a --block-size 1",
+                            "generate --prompt a --block-size 8 --spec off",
+                            "generate --prompt a --page-size 24",
+                            "generate --prompt a --simulate-acceptance 0.5",
+                            "generate --prompt a --simulate-acceptance geometric:1.5",
+                            "generate --prompt a --simulate-acceptance geometric:0.5,0.3",
+                            "generate --prompt a --simulate-confidence-odds 2",
+                            "serve --simulate-acceptance geometric:0.5 --simulate-confidence-odds 0",
+                            "generate --prompt a --verify most",
+                            "generate --prompt a --verify -1",
+                            "serve --verify 3 --spec off",
+                            "bench --verify auto,most",
+                            "bench --repeat 0",
+                            "bench --rounds 0",
+                            "bench --simulate-acceptance geometric:0.5 --simulate-acceptance geometric:0.6",
+                            "bench --trace t --concurrency-schedule 1,2",
+                            "bench --rounds 9 --trace t",
+                            "bench --rounds 9 --concurrency-schedule 1,2",
+                            "bench --rounds 9 --concurrency-schedule 1 --trace t --verify auto,0",
+                            "bench --rounds 9 --input f",
+                            "bench --rounds 9 --block-size 4,8",
+                            "generate --prompt \xff",
+                            "generate --chat a\xc3",
+                            "generate --prompt a --min-tokens 3 --max-tokens 2",
+                            "generate --prompt a --dummy-weights -1",
+                            "generate --prompt a --seed 18446744073709551616",
+                            "serve --port 65536",
+                            "serve --prompt a",
+                            "serve --nnodes 0",
+                            "serve --node-rank -1",
+                            "serve --master-port 0",
+                            "serve --dist-init-addr gpu-1",
+                            "serve --dist-init-addr :5",
+                            "serve --dist-init-addr gpu-1:0",
+                            "bench --concurrency 0",
+                            "bench --spec fast",
+                            "generate --prompt a --device cuda:x",
+                            "batch --input a",
+                            "batch --output b",
+                            "batch --input a --output b --concurrency 0",
+                            "bench --concurrency 2 serving --url u --dataset d"}) {
+    wrong.push_back(parse_words(words));
+  }
+  for (const Result<Command>& parsed : wrong) {
+    ASSERT_FALSE(parsed.ok()) << &parsed - wrong.data();
+    EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_FALSE(parsed.error().message.empty()) << &parsed - wrong.data();
     EXPECT_EQ(parsed.error().message.find('\n'), std::string::npos) << parsed.error().message;
   }
 }
 
 // The message names the wrong word, then the likely intention, then the right help.
 TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
-  const auto message = [](std::vector<const char*> arguments) {
-    const auto parsed = parse(std::move(arguments));
-    return parsed.ok() ? "accepted" : parsed.error().message;
-  };
+  const auto message = [](std::vector<const char*> arguments) { return refusal(parse(std::move(arguments))); };
   EXPECT_EQ(message({"serv", "--port", "1"}),
             "\"serv\" is no command of volley (did you mean serve?); see volley --help");
   EXPECT_EQ(message({"complete"}),
@@ -193,25 +183,19 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
 }
 
 TEST(CommandLine, RefusesOriginsAndHostsThatNobodySends) {
-  const auto origin = parse({"serve", "--cors-origin", "https://a.example/"});
-  ASSERT_FALSE(origin.ok());
-  EXPECT_TRUE(origin.error().message.starts_with("--cors-origin: \"https://a.example/\" is no origin"))
-      << origin.error().message;
-  const auto host = parse({"serve", "--allowed-hosts", "a.example,http://b.example"});
-  ASSERT_FALSE(host.ok());
-  EXPECT_TRUE(host.error().message.starts_with("--allowed-hosts: \"http://b.example\" is no name of a host"))
-      << host.error().message;
+  const std::string origin = refusal(parse_words("serve --cors-origin https://a.example/"));
+  EXPECT_TRUE(origin.starts_with("--cors-origin: \"https://a.example/\" is no origin")) << origin;
+  const std::string host = refusal(parse_words("serve --allowed-hosts a.example,http://b.example"));
+  EXPECT_TRUE(host.starts_with("--allowed-hosts: \"http://b.example\" is no name of a host")) << host;
 }
 
 TEST(CommandLine, TextsKeepTheirBrackets) {
-  const auto generate = parse({"generate", "--prompt", "a", "--stop", "[/INST]", "--stop=[a, b]", "--stop", "]["});
-  ASSERT_TRUE(generate.ok()) << generate.error().message;
-  EXPECT_EQ(std::get<GenerateCommand>(*generate).settings.stop, (std::vector<std::string>{"[/INST]", "[a, b]", "]["}));
-  const auto serve =
-      parse({"serve", "--api-key", "[k]", "--api-key=[k,l]", "--allowed-hosts", "[::1],[::2]", "--served-model-name",
-             "[m]", "n", "--served-model-name", "o", "--cors-origin", "http://[::1]:3000"});
-  ASSERT_TRUE(serve.ok()) << serve.error().message;
-  const auto& command = std::get<ServeCommand>(*serve);
+  const auto generate = command_of<GenerateCommand>(
+      parse({"generate", "--prompt", "a", "--stop", "[/INST]", "--stop=[a, b]", "--stop", "]["}));
+  EXPECT_EQ(generate.settings.stop, (std::vector<std::string>{"[/INST]", "[a, b]", "]["}));
+  const auto command = command_of<ServeCommand>(
+      parse_words("serve --api-key [k] --api-key=[k,l] --allowed-hosts [::1],[::2] --served-model-name [m] n "
+                  "--served-model-name o --cors-origin http://[::1]:3000"));
   EXPECT_EQ(command.api_keys, (std::vector<std::string>{"[k]", "[k,l]"}));
   EXPECT_EQ(command.server.allowed_hosts, (std::vector<std::string>{"[::1]", "[::2]"}));
   EXPECT_EQ(command.server.served_model_names, (std::vector<std::string>{"[m]", "n", "o"}));
@@ -220,38 +204,29 @@ TEST(CommandLine, TextsKeepTheirBrackets) {
 
 // CLI11 reads 0100 as 64.
 TEST(CommandLine, ANumberDoesNotBeginWithZero) {
-  for (const std::vector<const char*>& arguments :
-       std::vector<std::vector<const char*>>{{"--max-num-seqs", "0100"},
-                                             {"--seed", "010"},
-                                             {"--top-k", "-01"},
-                                             {"--tensor-parallel-size", "010"},
-                                             {"--concurrency", "07"}}) {
-    const auto parsed = parse({"generate", "--prompt", "a", arguments[0], arguments[1]});
-    ASSERT_FALSE(parsed.ok()) << arguments[0];
-    EXPECT_NE(parsed.error().message.find("begins with a 0"), std::string::npos) << parsed.error().message;
+  for (const std::string words :
+       {"--max-num-seqs 0100", "--seed 010", "--top-k -01", "--tensor-parallel-size 010", "--concurrency 07"}) {
+    const std::string why = refusal(parse_words("generate --prompt a " + words));
+    EXPECT_NE(why.find("begins with a 0"), std::string::npos) << why;
   }
-  const auto zeros = parse({"generate", "--prompt", "a", "--seed", "0", "--top-k", "0", "--min-p", "0.5"});
-  EXPECT_TRUE(zeros.ok()) << zeros.error().message;
+  EXPECT_EQ(refusal(parse_words("generate --prompt a --seed 0 --top-k 0 --min-p 0.5")), "accepted");
 }
 
 TEST(CommandLine, AnAddressWithItsPortCountsOnce) {
-  for (const std::vector<const char*>& twice : std::vector<std::vector<const char*>>{
-           {"--master-addr", "a"}, {"--master-port", "2"}, {"--dist-init-addr", "a:2"}}) {
-    EXPECT_FALSE(parse({"serve", "--dist-init-addr", "b:1", twice[0], twice[1]}).ok()) << twice[0];
-    EXPECT_FALSE(parse({"serve", twice[0], twice[1], "--dist-init-addr", "b:1"}).ok()) << twice[0];
+  for (const std::string twice : {"--master-addr a", "--master-port 2", "--dist-init-addr a:2"}) {
+    EXPECT_FALSE(parse_words("serve --dist-init-addr b:1 " + twice).ok()) << twice;
+    EXPECT_FALSE(parse_words("serve " + twice + " --dist-init-addr b:1").ok()) << twice;
   }
 }
 
 TEST(CommandLine, ACacheOfCodesIsE4m3) {
   for (const char* name : {"fp8", "fp8_e4m3"}) {
-    const auto parsed = parse({"serve", "--kv-cache-dtype", name});
-    ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-    EXPECT_EQ(std::get<ServeCommand>(*parsed).engine.base.kv_cache_dtype, KvCacheType::kFp8);
+    const auto command = command_of<ServeCommand>(parse({"serve", "--kv-cache-dtype", name}));
+    EXPECT_EQ(command.engine.base.kv_cache_dtype, KvCacheType::kFp8);
   }
-  const auto other = parse({"serve", "--kv-cache-dtype", "fp8_e5m2"});
-  ASSERT_FALSE(other.ok());
-  EXPECT_NE(other.error().message.find("fp8_e5m2 is not built"), std::string::npos) << other.error().message;
-  EXPECT_FALSE(parse({"serve", "--kv-cache-dtype", "int8"}).ok());
+  const std::string other = refusal(parse_words("serve --kv-cache-dtype fp8_e5m2"));
+  EXPECT_NE(other.find("fp8_e5m2 is not built"), std::string::npos) << other;
+  EXPECT_FALSE(parse_words("serve --kv-cache-dtype int8").ok());
 }
 
 TEST(CommandLine, TakesOtherServersNamesOfOptions) {
@@ -259,8 +234,7 @@ TEST(CommandLine, TakesOtherServersNamesOfOptions) {
       "serve --model-path m --gpu-memory-utilization=0.5 --context-length 99 "
       "--max-running-requests 7 --speculative-draft-model-path d --enable-prefix-caching=false "
       "--dist-init-addr [::1]:5000");
-  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-  const EngineFlags& flags = std::get<ServeCommand>(*parsed).engine;
+  const EngineFlags flags = command_of<ServeCommand>(parsed).engine;
   EXPECT_EQ(flags.model, "m");
   EXPECT_EQ(flags.draft, "d");
   EXPECT_EQ(flags.base.memory_fraction, 0.5);
@@ -272,35 +246,26 @@ TEST(CommandLine, TakesOtherServersNamesOfOptions) {
 }
 
 TEST(CommandLine, ANumberThatIsTooLargeIsCalledThat) {
-  for (const std::vector<const char*>& arguments :
-       std::vector<std::vector<const char*>>{{"--max-tokens", "99999999999"},
-                                             {"--top-k", "1e400"},
-                                             {"--temperature", "101"},
-                                             {"--seed", "18446744073709551616"}}) {
-    const auto parsed = parse({"generate", "--prompt", "a", arguments[0], arguments[1]});
-    ASSERT_FALSE(parsed.ok()) << arguments[0];
-    EXPECT_NE(parsed.error().message.find(std::string(arguments[1]) + " is too large"), std::string::npos)
-        << parsed.error().message;
+  for (const std::string words :
+       {"--max-tokens 99999999999", "--top-k 1e400", "--temperature 101", "--seed 18446744073709551616"}) {
+    const std::string why = refusal(parse_words("generate --prompt a " + words));
+    EXPECT_NE(why.find(words.substr(words.find(' ') + 1) + " is too large"), std::string::npos) << why;
   }
 }
 
 TEST(CommandLine, BenchTakesLists) {
-  const auto parsed =
-      parse({"bench", "--concurrency", "1,8,32", "--spec", "off,dflash", "--block-size", "4,16", "--requests", "2"});
-  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-  const auto& command = std::get<BenchCommand>(*parsed);
+  const auto command = command_of<BenchCommand>(
+      parse({"bench", "--concurrency", "1,8,32", "--spec", "off,dflash", "--block-size", "4,16", "--requests", "2"}));
   EXPECT_EQ(command.concurrency, (std::vector<int>{1, 8, 32}));
   EXPECT_EQ(command.speculation, (std::vector<Speculation>{Speculation::kOff, Speculation::kOn}));
   EXPECT_EQ(command.block_sizes, (std::vector<int>{4, 16}));
 }
 
 TEST(CommandLine, BenchTakesPoliciesAndLoads) {
-  const auto parsed = parse_words(
-      "bench --rounds 200 --warm-rounds 20 --repeat 5 --verify auto full 0 --verify 7,15 "
-      "--simulate-acceptance geometric:0.3 --simulate-acceptance geometric:0.95,0.3 "
-      "--concurrency 1 8");
-  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-  const auto& command = std::get<BenchCommand>(*parsed);
+  const auto command = command_of<BenchCommand>(
+      parse_words("bench --rounds 200 --warm-rounds 20 --repeat 5 --verify auto full 0 --verify 7,15 "
+                  "--simulate-acceptance geometric:0.3 --simulate-acceptance geometric:0.95,0.3 "
+                  "--concurrency 1 8"));
   EXPECT_EQ(command.rounds, 200);
   EXPECT_EQ(command.warm_rounds, 20);
   EXPECT_EQ(command.repeat, 5);
@@ -310,27 +275,24 @@ TEST(CommandLine, BenchTakesPoliciesAndLoads) {
   ASSERT_EQ(command.engine.simulations.size(), 2u);
   EXPECT_EQ(command.engine.simulations[1].of_requests.size(), 2u);
   EXPECT_EQ(command.concurrency, (std::vector<int>{1, 8}));
-  const auto trace = parse({"bench", "--rounds", "9", "--concurrency-schedule", "1,64,1", "--trace", "t.jsonl"});
-  ASSERT_TRUE(trace.ok()) << trace.error().message;
-  EXPECT_EQ(std::get<BenchCommand>(*trace).schedule, (std::vector<int>{1, 64, 1}));
+  const auto trace =
+      command_of<BenchCommand>(parse_words("bench --rounds 9 --concurrency-schedule 1,64,1 --trace t.jsonl"));
+  EXPECT_EQ(trace.schedule, (std::vector<int>{1, 64, 1}));
 }
 
 TEST(CommandLine, BatchAndBenchServing) {
-  const auto batch = parse({"batch", "--input", "a", "--output", "b", "--served-model-name", "m", "--spec", "off"});
-  ASSERT_TRUE(batch.ok()) << batch.error().message;
-  EXPECT_EQ(std::get<BatchCommand>(*batch).concurrency, 32);
-  EXPECT_EQ(std::get<BatchCommand>(*batch).engine.speculation, Speculation::kOff);
+  const auto batch =
+      command_of<BatchCommand>(parse_words("batch --input a --output b --served-model-name m --spec off"));
+  EXPECT_EQ(batch.concurrency, 32);
+  EXPECT_EQ(batch.engine.speculation, Speculation::kOff);
   // The other words are another program's.
-  const auto serving = parse({"bench", "serving", "--url", "u", "--help", "--max-num-seqs", "", "--"});
-  ASSERT_TRUE(serving.ok()) << serving.error().message;
-  EXPECT_EQ(std::get<BenchServingCommand>(*serving).arguments,
-            (std::vector<std::string>{"--url", "u", "--help", "--max-num-seqs", "", "--"}));
-  const auto before = parse({"bench", "--concurrency", "4", "serving"});
-  ASSERT_FALSE(before.ok());
-  EXPECT_NE(before.error().message.find("volley bench serving first"), std::string::npos) << before.error().message;
-  const auto help = parse({"bench", "--help"});
-  ASSERT_TRUE(help.ok());
-  EXPECT_NE(std::get<PrintAndExit>(*help).text.find("volley-suite"), std::string::npos);
+  const auto serving =
+      command_of<BenchServingCommand>(parse({"bench", "serving", "--url", "u", "--help", "--max-num-seqs", "", "--"}));
+  EXPECT_EQ(serving.arguments, (std::vector<std::string>{"--url", "u", "--help", "--max-num-seqs", "", "--"}));
+  const std::string before = refusal(parse_words("bench --concurrency 4 serving"));
+  EXPECT_NE(before.find("volley bench serving first"), std::string::npos) << before;
+  const auto help = command_of<PrintAndExit>(parse_words("bench --help"));
+  EXPECT_NE(help.text.find("volley-suite"), std::string::npos);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "apps/cli/options.h"
+#include "apps/cli/parse_for_test.h"
 
 namespace volley::apps {
 namespace {
@@ -30,15 +30,11 @@ class OptionSources : public testing::Test {
                      const std::string& file = "") {
     std::vector<std::string> words = {"serve"};
     words.insert(words.end(), options.begin(), options.end());
-    auto parsed = parse(words, variables, file);
-    EXPECT_TRUE(parsed.ok()) << parsed.error().message;
-    return parsed.ok() ? std::get<ServeCommand>(*parsed) : ServeCommand();
+    return command_of<ServeCommand>(parse(words, variables, file));
   }
   // Shortens the file's path to FILE.
   std::string refusal(const std::vector<std::string>& words, const Variables& variables, const std::string& file = "") {
-    const auto parsed = parse(words, variables, file);
-    if (parsed.ok()) return "accepted";
-    std::string message = parsed.error().message;
+    std::string message = apps::refusal(parse(words, variables, file));
     for (size_t at; (at = message.find(path_)) != std::string::npos;) message.replace(at, path_.size(), "FILE");
     return message;
   }
@@ -159,14 +155,14 @@ TEST_F(OptionSources, OnlyWhatCountsIsChecked) {
 }
 
 TEST_F(OptionSources, OfOptionsThatExcludeOneAnotherTheStrongestSourceCounts) {
-  const auto parsed = parse({"generate", "--chat", "hi"}, {{"VOLLEY_PROMPT", "p"}}, "input: f\n");
-  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-  EXPECT_EQ(std::get<GenerateCommand>(*parsed).chat, "hi");
-  EXPECT_FALSE(std::get<GenerateCommand>(*parsed).prompt || std::get<GenerateCommand>(*parsed).input);
-  const auto of_variable = parse({"generate"}, {{"VOLLEY_PROMPT", "-x = [y]"}, {"VOLLEY_STOP", R"(["a,b", "c"])"}});
-  ASSERT_TRUE(of_variable.ok()) << of_variable.error().message;
-  EXPECT_EQ(std::get<GenerateCommand>(*of_variable).prompt, "-x = [y]");
-  EXPECT_EQ(std::get<GenerateCommand>(*of_variable).settings.stop, (std::vector<std::string>{"a,b", "c"}));
+  const auto of_line =
+      command_of<GenerateCommand>(parse({"generate", "--chat", "hi"}, {{"VOLLEY_PROMPT", "p"}}, "input: f\n"));
+  EXPECT_EQ(of_line.chat, "hi");
+  EXPECT_FALSE(of_line.prompt || of_line.input);
+  const auto of_variable = command_of<GenerateCommand>(
+      parse({"generate"}, {{"VOLLEY_PROMPT", "-x = [y]"}, {"VOLLEY_STOP", R"(["a,b", "c"])"}}));
+  EXPECT_EQ(of_variable.prompt, "-x = [y]");
+  EXPECT_EQ(of_variable.settings.stop, (std::vector<std::string>{"a,b", "c"}));
   EXPECT_FALSE(parse({"generate"}, {}, "prompt: a\nchat: b\n").ok());
 }
 
@@ -195,9 +191,7 @@ TEST_F(OptionSources, TextsKeepTheirBrackets) {
   const auto stops = [this](const std::string& variable, const std::string& file) {
     Variables variables;
     if (!variable.empty()) variables.emplace_back("VOLLEY_STOP", variable);
-    const auto parsed = parse({"generate", "--prompt", "p"}, variables, file);
-    EXPECT_TRUE(parsed.ok()) << parsed.error().message;
-    return parsed.ok() ? *std::get<GenerateCommand>(*parsed).settings.stop : std::vector<std::string>();
+    return *command_of<GenerateCommand>(parse({"generate", "--prompt", "p"}, variables, file)).settings.stop;
   };
   EXPECT_EQ(stops("[/INST]", ""), std::vector<std::string>{"[/INST]"});
   EXPECT_EQ(stops("[INST], [/INST]", ""), (std::vector<std::string>{"[INST]", "[/INST]"}));
@@ -214,17 +208,14 @@ TEST_F(OptionSources, TextsKeepTheirBrackets) {
 }
 
 TEST_F(OptionSources, RequiredOptionsMayComeFromAnywhere) {
-  const auto parsed = parse({"batch", "--output", "b"}, {}, "input: a\n");
-  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-  EXPECT_EQ(std::get<BatchCommand>(*parsed).input, "a");
+  EXPECT_EQ(command_of<BatchCommand>(parse({"batch", "--output", "b"}, {}, "input: a\n")).input, "a");
   EXPECT_FALSE(parse({"batch"}, {{"VOLLEY_OUTPUT", "b"}}).ok());
 }
 
 // A server with an empty key would be open to all.
 TEST_F(OptionSources, AnEmptyKeyIsRefused) {
-  const auto parsed = parse({"serve"}, {{"VOLLEY_API_KEY", ""}});
-  ASSERT_FALSE(parsed.ok());
-  EXPECT_NE(parsed.error().message.find("VOLLEY_API_KEY is set and holds no API key"), std::string::npos);
+  EXPECT_NE(refusal({"serve"}, {{"VOLLEY_API_KEY", ""}}).find("VOLLEY_API_KEY is set and holds no API key"),
+            std::string::npos);
 }
 
 // A variable may be there for a server.

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "apps/cli/options.h"
@@ -22,6 +25,18 @@ inline Result<Command> parse_words(const std::string& words) {
   std::vector<const char*> arguments;
   for (const std::string& word : list) arguments.push_back(word.c_str());
   return parse(std::move(arguments));
+}
+
+// The command that was parsed. Throws where it was refused.
+template <typename C>
+C command_of(Result<Command> parsed) {
+  if (!parsed.ok()) throw std::runtime_error(parsed.error().message);
+  return std::get<C>(std::move(*parsed));
+}
+
+// Why it was refused.
+inline std::string refusal(const Result<Command>& parsed) {
+  return parsed.ok() ? "accepted" : parsed.error().message;
 }
 
 }  // namespace volley::apps

@@ -18,16 +18,14 @@ Result<Command> parse_serve(std::vector<const char*> arguments) {
 }
 
 TEST(ServeOptions, ReachTheServer) {
-  const auto parsed = parse_words(
-      "serve --host ::1 --port 0 --served-model-name a --tool-call-parser llama "
-      "--reasoning-parser none --refuse-hosted-tools --api-key-file keys --cors-origin "
-      "https://a.example --allowed-hosts a.example,b.example --log-format json --log-level "
-      "warning --log-prompts --prefix-cache-per-key --open-json-objects --max-queue 7 --max-n 2 "
-      "--max-choices 3 --max-response-bytes 2000 --max-stored-responses 0 --max-stored-bytes "
-      "3000 --max-body-bytes 1000 --max-total-body-bytes 5000 --max-total-response-bytes 6000 "
-      "--request-timeout 5 --receive-timeout 6 --idle-timeout 8 --drain-timeout 0");
-  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-  const auto& command = std::get<ServeCommand>(*parsed);
+  const auto command = command_of<ServeCommand>(
+      parse_words("serve --host ::1 --port 0 --served-model-name a --tool-call-parser llama "
+                  "--reasoning-parser none --refuse-hosted-tools --api-key-file keys --cors-origin "
+                  "https://a.example --allowed-hosts a.example,b.example --log-format json --log-level "
+                  "warning --log-prompts --prefix-cache-per-key --open-json-objects --max-queue 7 --max-n 2 "
+                  "--max-choices 3 --max-response-bytes 2000 --max-stored-responses 0 --max-stored-bytes "
+                  "3000 --max-body-bytes 1000 --max-total-body-bytes 5000 --max-total-response-bytes 6000 "
+                  "--request-timeout 5 --receive-timeout 6 --idle-timeout 8 --drain-timeout 0"));
   const serve::ServerOptions& server = command.server;
   EXPECT_EQ(server.host, "::1");
   EXPECT_EQ(server.port, 0);
@@ -61,10 +59,10 @@ TEST(ServeOptions, ReachTheServer) {
 
 // The default can also be given.
 TEST(ServeOptions, BoundsOfFilesMayBeLarge) {
-  const auto parsed = parse_serve({"--max-files-bytes", "17179869184", "--max-file-bytes", "4294967296"});
-  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-  EXPECT_EQ(std::get<ServeCommand>(*parsed).files.max_total_bytes, size_t{16} << 30);
-  EXPECT_EQ(std::get<ServeCommand>(*parsed).files.max_file_bytes, size_t{4} << 30);
+  const auto files =
+      command_of<ServeCommand>(parse_words("serve --max-files-bytes 17179869184 --max-file-bytes 4294967296")).files;
+  EXPECT_EQ(files.max_total_bytes, size_t{16} << 30);
+  EXPECT_EQ(files.max_file_bytes, size_t{4} << 30);
 }
 
 // More choices than the queue holds could never be queued.
@@ -78,48 +76,30 @@ TEST(ServeOptions, ARequestFitsIntoTheQueue) {
 }
 
 TEST(ServeOptions, CacheEventsAreAnObject) {
-  const auto parsed = parse_serve(
-      {"--kv-events-config", R"({"enable_kv_cache_events": true, "endpoint": "ipc:///tmp/x", "topic": "t"})"});
-  ASSERT_TRUE(parsed.ok());
-  const auto& events = std::get<ServeCommand>(*parsed).cache_events;
+  const auto events =
+      command_of<ServeCommand>(
+          parse_serve(
+              {"--kv-events-config", R"({"enable_kv_cache_events": true, "endpoint": "ipc:///tmp/x", "topic": "t"})"}))
+          .cache_events;
   EXPECT_TRUE(events.enabled);
   EXPECT_EQ(events.endpoint, "ipc:///tmp/x");
   EXPECT_EQ(events.topic, "t");
   EXPECT_FALSE(std::get<ServeCommand>(*parse_serve({})).cache_events.enabled);
-  const auto wrong = parse_serve({"--kv-events-config", R"({"endpont": "x"})"});
-  ASSERT_FALSE(wrong.ok());
-  EXPECT_NE(wrong.error().message.find("--kv-events-config"), std::string::npos) << wrong.error().message;
-  EXPECT_NE(wrong.error().message.find("endpont"), std::string::npos);
+  const std::string wrong = refusal(parse_serve({"--kv-events-config", R"({"endpont": "x"})"}));
+  EXPECT_NE(wrong.find("--kv-events-config"), std::string::npos) << wrong;
+  EXPECT_NE(wrong.find("endpont"), std::string::npos) << wrong;
 }
 
 TEST(ServeOptions, KeysTextAndTls) {
-  const auto parsed = parse_serve({"--api-key",
-                                   "a",
-                                   "--api-key",
-                                   "b,c",
-                                   "--chat-template",
-                                   "t",
-                                   "--default-chat-template-kwargs",
-                                   R"({"a": 1, "b": 2})",
-                                   "--generation-config",
-                                   "vllm",
-                                   "--override-generation-config",
-                                   R"({"top_k": 5})",
-                                   "--ssl-certfile",
-                                   "c",
-                                   "--ssl-keyfile",
-                                   "k",
-                                   "--ssl-ca-certs",
-                                   "ca",
-                                   "--ssl-cert-reqs",
-                                   "2"});
-  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-  const auto& command = std::get<ServeCommand>(*parsed);
+  const auto command = command_of<ServeCommand>(
+      parse_words(R"(serve --api-key a --api-key b,c --chat-template t --default-chat-template-kwargs {"a":1,"b":2}
+                     --generation-config vllm --override-generation-config {"top_k":5} --ssl-certfile c
+                     --ssl-keyfile k --ssl-ca-certs ca --ssl-cert-reqs 2)"));
   EXPECT_EQ(command.api_keys, (std::vector<std::string>{"a", "b,c"}));
   EXPECT_EQ(command.engine.text.chat_template, "t");
-  EXPECT_EQ(command.engine.text.template_kwargs, R"({"a": 1, "b": 2})");
+  EXPECT_EQ(command.engine.text.template_kwargs, R"({"a":1,"b":2})");
   EXPECT_EQ(command.engine.text.generation_config, "none");
-  EXPECT_EQ(command.engine.text.sampling_overrides, R"({"top_k": 5})");
+  EXPECT_EQ(command.engine.text.sampling_overrides, R"({"top_k":5})");
   ASSERT_TRUE(command.server.tls);
   EXPECT_EQ(command.server.tls->certificate, "c");
   EXPECT_EQ(command.server.tls->key, "k");
@@ -130,27 +110,20 @@ TEST(ServeOptions, KeysTextAndTls) {
 
 // A certificate without its key serves no HTTPS.
 TEST(ServeOptions, TlsNeedsItsParts) {
-  for (const std::vector<const char*>& arguments :
-       std::vector<std::vector<const char*>>{{"--ssl-keyfile", "k"},
-                                             {"--ssl-certfile", "c", "--ssl-cert-reqs", "required"},
-                                             {"--ssl-certfile", "c", "--ssl-ca-certs", "ca"},
-                                             {"--ssl-cert-reqs", "3"},
-                                             {"--default-chat-template-kwargs", "[1]"},
-                                             {"--override-generation-config", R"({"top_k": 1.5})"},
-                                             {"--override-generation-config", R"({"max_new_tokens": 5})"}}) {
-    EXPECT_FALSE(parse_serve(arguments).ok()) << arguments[0];
+  for (const std::string words :
+       {"--ssl-keyfile k", "--ssl-certfile c --ssl-cert-reqs required", "--ssl-certfile c --ssl-ca-certs ca",
+        "--ssl-cert-reqs 3", "--default-chat-template-kwargs [1]", R"(--override-generation-config {"top_k":1.5})",
+        R"(--override-generation-config {"max_new_tokens":5})"}) {
+    EXPECT_FALSE(parse_words("serve " + words).ok()) << words;
   }
 }
 
 TEST(ServeOptions, RefusesWhatIsOutOfRange) {
-  for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{{"--max-n", "0"},
-                                                                                         {"--request-timeout", "-1"},
-                                                                                         {"--idle-timeout", "0"},
-                                                                                         {"--log-format", "xml"},
-                                                                                         {"--log-level", "loud"},
-                                                                                         {"--api-key-file", ""}}) {
-    EXPECT_FALSE(parse_serve(arguments).ok()) << arguments[0];
+  for (const std::string words :
+       {"--max-n 0", "--request-timeout -1", "--idle-timeout 0", "--log-format xml", "--log-level loud"}) {
+    EXPECT_FALSE(parse_words("serve " + words).ok()) << words;
   }
+  EXPECT_FALSE(parse_serve({"--api-key-file", ""}).ok());
 }
 
 // Internals are explained by --help-all alone.

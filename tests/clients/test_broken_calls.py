@@ -114,33 +114,6 @@ def test_one_call_then_text(form: tuple[str, Server], broken: int) -> None:
         assert "and text" not in text or "and text" in content or "and text" in json.dumps(calls)
 
 
-def test_the_coder_form_with_json_in_it(form: tuple[str, Server]) -> None:
-    name, server = form
-    if name != "qwen3_coder":
-        pytest.skip("another form")
-    text = '<tool_call>\n<function=f>\n{"q": 1}\n</function>\n</tool_call>'
-    for answers in (chat_answers, messages_answers, responses_answers):
-        for calls, content, _ in answers(server, written(text), 400):
-            assert read(calls) == [("f", {})]
-            assert content.strip() == '{"q": 1}\n</function>\n</tool_call>'
-
-
-def test_a_limit_in_the_text_behind_a_broken_call(form: tuple[str, Server]) -> None:
-    name, server = form
-    arguments = "<parameter=q>\nmany\n</parameter>" if name == "qwen3_coder" else '{"q": many}'
-    call = FORMS[name].replace("ARGUMENTS", arguments)
-    most = len(server.tokenize(call)) + 15
-    seen = []
-    for answers in (chat_answers, messages_answers, responses_answers):
-        whole, streamed = answers(server, written(call + " and then" * 60), most)
-        assert whole == streamed
-        assert whole[2] in ("length", "max_tokens", "incomplete")
-        assert "and then" in whole[1]
-        seen.append(read(whole[0]))
-    assert seen[0] == seen[1] == seen[2]
-    assert "many" in json.dumps(seen[0])
-
-
 def test_what_a_limit_cuts_is_not_closed(form: tuple[str, Server]) -> None:
     """Nobody takes half of a file for all of it."""
     name, server = form

@@ -124,20 +124,3 @@ def test_the_others_end_with_the_first_node(busy: bool) -> None:
         nodes.first.process.kill()
         assert nodes.other.wait(timeout=60) == 4
         assert "Node 0 at 127.0.0.1" in nodes.log()
-
-
-def test_nodes_that_differ_say_in_what() -> None:
-    port = own_port()
-    command = [PROGRAM, "serve", "--port", "0", *(OPTIONS + place_at(port)).split()]
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    other = subprocess.Popen(
-        [*command, "--node-rank", "1", "--page-size", "32"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    for process in (first, other):
-        _, log = process.communicate(timeout=60)
-        assert process.returncode == 2
-        assert "Node 1 differs from node 0 in --page-size: 32 there, 16 on node 0" in log
-    port.close()

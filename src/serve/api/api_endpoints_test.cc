@@ -220,47 +220,41 @@ TEST_F(ApiEndpointsTest, RequestIdsAreTheClientsOrNew) {
 }
 
 TEST_F(ApiEndpointsTest, TokenizesAndBack) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   EXPECT_EQ(
-      answer(api, post("/tokenize", R"({"model": "pocket", "prompt": "ab", "return_token_strs": true})")).body(),
+      answer(post("/tokenize", R"({"model": "pocket", "prompt": "ab", "return_token_strs": true})")).body(),
       json::parse(R"({"count": 3, "max_model_len": 4096, "tokens": [256, 97, 98], "token_strs": ["<s>", "a", "b"]})"));
-  EXPECT_EQ(answer(api, post("/tokenize", R"({"prompt": "ab", "add_special_tokens": false})")).body().at("tokens"),
+  EXPECT_EQ(answer(post("/tokenize", R"({"prompt": "ab", "add_special_tokens": false})")).body().at("tokens"),
             json::parse("[97, 98]"));
   const Answer chat = answer(
-      api, post("/tokenize", R"({"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": false})"));
+      api_, post("/tokenize", R"({"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": false})"));
   const std::vector<TokenId> ids = chat.body().at("tokens");
-  EXPECT_EQ(engine.decode(ids, false), R"([{"role":"user","content":"hi"}]||0|0)");
-  EXPECT_EQ(answer(api, post("/detokenize", R"({"tokens": [97, 98]})")).body(), json::parse(R"({"prompt": "ab"})"));
+  EXPECT_EQ(engine_.decode(ids, false), R"([{"role":"user","content":"hi"}]||0|0)");
+  EXPECT_EQ(answer(post("/detokenize", R"({"tokens": [97, 98]})")).body(), json::parse(R"({"prompt": "ab"})"));
   for (const char* wrong : {"{}", R"({"prompt": "a", "messages": []})", R"({"prompt": 5})", "[]", "{"}) {
-    EXPECT_EQ(answer(api, post("/tokenize", wrong)).response->status, 400) << wrong;
+    EXPECT_EQ(answer(post("/tokenize", wrong)).response->status, 400) << wrong;
   }
   for (const char* wrong : {"{}", R"({"tokens": [300]})", R"({"tokens": "a"})"}) {
-    EXPECT_EQ(answer(api, post("/detokenize", wrong)).response->status, 400) << wrong;
+    EXPECT_EQ(answer(post("/detokenize", wrong)).response->status, 400) << wrong;
   }
 }
 
 TEST_F(ApiEndpointsTest, ServesThePage) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  const HttpResponse page = answer(api, get("/")).response.value();
+  const HttpResponse page = answer(get("/")).response.value();
   EXPECT_EQ(page.status, 200);
   EXPECT_EQ(page.content_type, "text/html; charset=utf-8");
   const auto etag = std::find_if(page.headers.begin(), page.headers.end(), [](auto& h) { return h.first == "ETag"; });
   ASSERT_NE(etag, page.headers.end());
   HttpRequest again = get("/");
   again.if_none_match = etag->second;
-  EXPECT_EQ(answer(api, again).response->status, 304);
-  EXPECT_EQ(answer(api, get("/web/no-such-file.js")).response->status, 404);
+  EXPECT_EQ(answer(again).response->status, 304);
+  EXPECT_EQ(answer(get("/web/no-such-file.js")).response->status, 404);
 }
 
 TEST_F(ApiEndpointsTest, ServesThePageCompressedToThoseWhoReadThat) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const auto ask = [&](const char* path, const char* encodings) {
     HttpRequest request = get(path);
     request.accept_encoding = encodings;
-    return answer(api, request).response.value();
+    return answer(request).response.value();
   };
   const auto header = [](const HttpResponse& response, const std::string& name) {
     for (const auto& [key, value] : response.headers) {

@@ -99,13 +99,15 @@ class ApiTest : public ::testing::Test {
     return result;
   }
 
+  Answer answer(const HttpRequest& request) { return answer(api_, request); }
+
   json ask(Api& api, const std::string& path, const json& body) {
     const Answer got = answer(api, post(path, body.dump()));
     EXPECT_EQ(got.response.value().status, 200) << got.response->body;
     return got.body();
   }
 
-  // The last prompt that the engine got.
+  // The last prompt that an engine got.
   static std::string prompt(const FakeEngine& engine) { return engine.decode(engine.submitted().back().prompt, false); }
 
   // A header of an answer; empty: not there.
@@ -123,6 +125,9 @@ class ApiTest : public ::testing::Test {
     }
     return false;
   }
+
+  FakeEngine engine_;
+  Api api_{engine_, make_options()};
 };
 
 inline constexpr const char* kChatPath = "/v1/chat/completions";

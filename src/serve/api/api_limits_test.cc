@@ -6,11 +6,9 @@ namespace {
 
 // A prompt of megabytes must not occupy a thread until all of it is tokenised, only to be refused.
 TEST_F(ApiTest, OfAPromptThatIsFarTooLongTheBeginningIsRead) {
-  FakeEngine engine;
-  engine.mutable_info().max_model_len = 100;
-  Api api(engine, make_options());
+  engine_.mutable_info().max_model_len = 100;
   const auto ask = [&](const std::string& prompt, const std::string& more) {
-    return answer(api, post(kTextPath, json{{"prompt", prompt}}.dump().insert(1, more)));
+    return answer(post(kTextPath, json{{"prompt", prompt}}.dump().insert(1, more)));
   };
   for (const char* letter : {"x", "é", "日", "🙂"}) {
     std::string prompt;
@@ -20,17 +18,15 @@ TEST_F(ApiTest, OfAPromptThatIsFarTooLongTheBeginningIsRead) {
     EXPECT_EQ(refused.body().at("error").at("code"), "context_length_exceeded");
     EXPECT_EQ(refused.body().at("error").at("param"), "prompt");
   }
-  EXPECT_LE(engine.longest_encoded(), 100u * 16);
+  EXPECT_LE(engine_.longest_encoded(), 100u * 16);
   EXPECT_EQ(ask(std::string(size_t{64} * 60, ' '), "").response->status, 200) << "long, but of 60 tokens";
   EXPECT_EQ(ask(std::string(1'000'000, 'x'), R"("truncate_prompt_tokens": 50, )").response->status, 200);
-  EXPECT_EQ(engine.submitted().back().prompt.size(), 50u);
+  EXPECT_EQ(engine_.submitted().back().prompt.size(), 50u);
 }
 
 TEST_F(ApiTest, AFullQueueIsA429) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  engine.refuse_submits(resource_exhausted("the queue is full; try again"));
-  const Answer result = answer(api, post(kTextPath, R"({"prompt": "x", "n": 4, "stream": true})"));
+  engine_.refuse_submits(resource_exhausted("the queue is full; try again"));
+  const Answer result = answer(post(kTextPath, R"({"prompt": "x", "n": 4, "stream": true})"));
   EXPECT_EQ(result.response->status, 429);
   EXPECT_EQ(result.response->headers.at(0).first, "Retry-After");
   EXPECT_EQ(result.body().at("error").at("code"), "rate_limit_exceeded");
@@ -55,22 +51,20 @@ TEST_F(ApiTest, MemoryThatRunsOutIsA503) {
 class SlowReader : public ApiTest {
  protected:
   void ask(FakeScript script) {
-    engine_.emplace([script](const GenerateRequest&) { return script; });
-    ServerOptions options = make_options();
-    options.max_unsent_bytes = 5000;
-    api_.emplace(*engine_, options);
-    auto reply = api_->handle(post(kTextPath, R"({"prompt": "x", "stream": true})"), [] {});
+    slow_engine_.emplace([script](const GenerateRequest&) { return script; });
+    slow_api_.emplace(*slow_engine_, with(&ServerOptions::max_unsent_bytes, 5000));
+    auto reply = slow_api_->handle(post(kTextPath, R"({"prompt": "x", "stream": true})"), [] {});
     generation_ = std::get<std::shared_ptr<Generation>>(std::move(reply));
   }
 
-  std::optional<FakeEngine> engine_;
-  std::optional<Api> api_;
+  std::optional<FakeEngine> slow_engine_;
+  std::optional<Api> slow_api_;
   std::shared_ptr<Generation> generation_;
 };
 
 TEST_F(SlowReader, ThatNeverTakesIsCancelled) {
   ask({.endless = true});
-  EXPECT_TRUE(eventually([&] { return engine_->cancelled() == 1; }));
+  EXPECT_TRUE(eventually([&] { return slow_engine_->cancelled() == 1; }));
   const auto output = generation_->take();
   EXPECT_TRUE(output.done);
   EXPECT_LT(output.events.size(), 10000u);
@@ -95,14 +89,12 @@ TEST_F(SlowReader, WithoutRoomForTheLastEventGetsAnError) {
 
 // A request's wait for a thread counts.
 TEST_F(ApiTest, ATimeoutBeginsWhenTheRequestIsThere) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   for (const auto& [waited, least, most] : {std::tuple{2s, 1.0, 3.0}, {60s, 1e-9, 1e-9}}) {
     HttpRequest request = post(kTextPath, R"({"prompt": "a", "timeout": 5})");
     request.arrived = std::chrono::steady_clock::now() - waited;
-    answer(api, request);
-    EXPECT_GE(engine.submitted().back().timeout_s, least);
-    EXPECT_LE(engine.submitted().back().timeout_s, most);
+    answer(request);
+    EXPECT_GE(engine_.submitted().back().timeout_s, least);
+    EXPECT_LE(engine_.submitted().back().timeout_s, most);
   }
 }
 
@@ -166,18 +158,16 @@ TEST_F(ApiTest, AWholeAnswerThatGrowsTooLargeIsGivenUp) {
 
 // A thousand choices must not copy something large a thousand times.
 TEST_F(ApiTest, WhatEachChoiceCopiesIsBounded) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const json schema = {{"type", "object"}, {"description", std::string(3'000'000, 'd')}};
   const json body = {{"prompt", "x"}, {"n", 128}, {"guided_json", schema}};
-  const Answer result = answer(api, post(kTextPath, body.dump()));
+  const Answer result = answer(post(kTextPath, body.dump()));
   EXPECT_EQ(result.response.value().status, 400);
   EXPECT_EQ(result.body().at("error").at("param"), "n");
-  EXPECT_TRUE(engine.submitted().empty());
+  EXPECT_TRUE(engine_.submitted().empty());
   const json stop = {{"prompt", "x"}, {"stop", std::string(1025, 's')}};
-  EXPECT_EQ(answer(api, post(kTextPath, stop.dump())).body().at("error").at("param"), "stop");
+  EXPECT_EQ(answer(post(kTextPath, stop.dump())).body().at("error").at("param"), "stop");
   const json salt = {{"prompt", "x"}, {"cache_salt", std::string(1025, 's')}};
-  EXPECT_EQ(answer(api, post(kTextPath, salt.dump())).body().at("error").at("param"), "cache_salt");
+  EXPECT_EQ(answer(post(kTextPath, salt.dump())).body().at("error").at("param"), "cache_salt");
 }
 
 TEST_F(ApiTest, AnAnswerThatTakesTooLongIsA504) {

@@ -10,58 +10,52 @@ namespace volley::serve {
 namespace {
 
 TEST_F(ApiTest, ChatRendersEncodesAndAnswers) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  const Answer result = answer(api, post(kChatPath, R"({"messages": [{"role": "user", "content": "hi"}], "seed": 5,
+  const Answer result = answer(post(kChatPath, R"({"messages": [{"role": "user", "content": "hi"}], "seed": 5,
                                                         "chat_template_kwargs": {"k": 1}})"));
   ASSERT_EQ(result.response->status, 200) << result.response->body;
   EXPECT_EQ(result.body().at("choices").at(0).at("message").at("content"), "Hello world");
   EXPECT_EQ(result.body().at("model"), "pocket");
   EXPECT_TRUE(result.body().at("id").get<std::string>().starts_with("chatcmpl-"));
-  const GenerateRequest submitted = engine.submitted().at(0);
-  EXPECT_EQ(engine.decode(submitted.prompt, false), R"([{"role":"user","content":"hi"}]|{"k": 1}|1|0)");
+  const GenerateRequest submitted = engine_.submitted().at(0);
+  EXPECT_EQ(engine_.decode(submitted.prompt, false), R"([{"role":"user","content":"hi"}]|{"k": 1}|1|0)");
   EXPECT_EQ(submitted.max_tokens, -1);
   EXPECT_EQ(submitted.sampling.seed, 5u);
 }
 
 // submit() may compile a grammar, which is wasted once the client has left.
 TEST_F(ApiTest, SubmittingCanBeCancelled) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const std::atomic<bool> cancelled{false};
-  auto reply = api.handle(
+  auto reply = api_.handle(
       post(kTextPath, R"({"prompt": "x", "n": 2})"), [] {}, &cancelled);
   std::get<std::shared_ptr<Generation>>(reply)->abandon();
-  ASSERT_EQ(engine.submitted().size(), 2u);
-  for (const GenerateRequest& request : engine.submitted()) EXPECT_EQ(request.cancelled, &cancelled);
+  ASSERT_EQ(engine_.submitted().size(), 2u);
+  for (const GenerateRequest& request : engine_.submitted()) EXPECT_EQ(request.cancelled, &cancelled);
 }
 
 // A request whose grammar must be compiled first continues on a thread that may wait; only then does the engine get it.
 // A prompt that is only scored has no grammar.
 TEST_F(ApiTest, WhatHasToBeCompiledIsLeftForLater) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   json full = json::array();
-  for (int i = 0; i < engine.info().max_model_len; ++i) full.push_back(1);
+  for (int i = 0; i < engine_.info().max_model_len; ++i) full.push_back(1);
   for (const json& prompt : {json("x"), json::array({full, json::array({1})})}) {
     const bool scored = prompt.is_array();
     const json body = {{"prompt", prompt}, {"regex", "new"}, {"echo", scored}, {"max_tokens", scored ? 0 : 1}};
     const HttpRequest request = post(kTextPath, body.dump());
     Api::Rest rest;
-    const size_t before = engine.submitted().size();
-    api.handle(
+    const size_t before = engine_.submitted().size();
+    api_.handle(
         request, [] {}, nullptr, &rest);
     ASSERT_TRUE(rest);
-    EXPECT_EQ(engine.submitted().size(), before);
+    EXPECT_EQ(engine_.submitted().size(), before);
     auto reply = rest();
-    EXPECT_EQ(engine.submitted().size(), before + (scored ? 2 : 1));
-    EXPECT_FALSE(engine.submitted().back().compiles_at_once);
+    EXPECT_EQ(engine_.submitted().size(), before + (scored ? 2 : 1));
+    EXPECT_FALSE(engine_.submitted().back().compiles_at_once);
     std::get<std::shared_ptr<Generation>>(reply)->abandon();
   }
   for (const char* body : {R"({"prompt": "x"})", R"({"prompt": "x", "regex": "known"})"}) {
     Api::Rest rest;
     const HttpRequest request = post(kTextPath, body);
-    auto reply = api.handle(
+    auto reply = api_.handle(
         request, [] {}, nullptr, &rest);
     EXPECT_FALSE(rest) << body;
     std::get<std::shared_ptr<Generation>>(reply)->abandon();
@@ -86,9 +80,7 @@ TEST_F(ApiTest, EveryChoiceHasItsIndexAndTheSameSeed) {
 }
 
 TEST_F(ApiTest, StreamsEvents) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  const Answer result = answer(api, post(kTextPath, R"({"prompt": [65], "stream": true})"));
+  const Answer result = answer(post(kTextPath, R"({"prompt": [65], "stream": true})"));
   EXPECT_FALSE(result.response);
   std::string text;
   const auto events = stream_events(result.events);
@@ -99,48 +91,42 @@ TEST_F(ApiTest, StreamsEvents) {
 }
 
 TEST_F(ApiTest, LengthsAreCheckedBeforeSubmit) {
-  FakeEngine engine;
-  engine.mutable_info().max_model_len = 100;
-  Api api(engine, make_options());
+  engine_.mutable_info().max_model_len = 100;
   const auto ask = [&](int prompt, const std::string& more) {
-    return answer(api, post(kTextPath, "{\"add_special_tokens\": false, \"prompt\": \"" + std::string(prompt, 'x') +
-                                           "\"" + more + "}"));
+    return answer(post(
+        kTextPath, "{\"add_special_tokens\": false, \"prompt\": \"" + std::string(prompt, 'x') + "\"" + more + "}"));
   };
   for (const Answer& refused : {ask(100, ""), ask(5000, ""), ask(91, ", \"max_tokens\": 10")}) {
     EXPECT_EQ(refused.response->status, 400);
     EXPECT_EQ(refused.body().at("error").at("code"), "context_length_exceeded");
     EXPECT_NE(refused.body().at("error").at("message").get<std::string>().find("100 tokens"), std::string::npos);
   }
-  EXPECT_TRUE(engine.submitted().empty());
+  EXPECT_TRUE(engine_.submitted().empty());
   EXPECT_EQ(ask(90, ", \"max_tokens\": 10").response->status, 200);
   EXPECT_EQ(ask(99, "").response->status, 200);
-  EXPECT_EQ(engine.submitted().back().max_tokens, 1) << "the default of 16 gives way to the context";
+  EXPECT_EQ(engine_.submitted().back().max_tokens, 1) << "the default of 16 gives way to the context";
 }
 
 TEST_F(ApiTest, KeepsTheEndOfALongPromptWhenAsked) {
-  FakeEngine engine;
-  engine.mutable_info().max_model_len = 10;
-  Api api(engine, make_options());
+  engine_.mutable_info().max_model_len = 10;
   const auto kept = [&](const std::string& fields) {
-    const Answer result = answer(api, post(kTextPath, R"({"prompt": "0123456789abcdef", )" + fields + "}"));
+    const Answer result = answer(post(kTextPath, R"({"prompt": "0123456789abcdef", )" + fields + "}"));
     EXPECT_EQ(result.response->status, 200) << result.response->body;
-    return engine.decode(engine.submitted().back().prompt, false);
+    return engine_.decode(engine_.submitted().back().prompt, false);
   };
   EXPECT_EQ(kept(R"("truncate_prompt_tokens": 3)"), "def");
   EXPECT_EQ(kept(R"("truncate_prompt_tokens": -1)"), "789abcdef");
   EXPECT_EQ(kept(R"("truncate_prompt_tokens": -1, "max_tokens": 6)"), "cdef");
   EXPECT_EQ(kept(R"("truncate_prompt_tokens": 4, "max_tokens": 2, "prompt": [65, 66, 67, 68, 69])"), "BCDE");
-  const json echoed = answer(api, post(kTextPath, R"({"prompt": "0123456789abcdef", "truncate_prompt_tokens": 2,
+  const json echoed = answer(post(kTextPath, R"({"prompt": "0123456789abcdef", "truncate_prompt_tokens": 2,
                                                       "max_tokens": 0, "echo": true})"))
                           .body();
   EXPECT_EQ(echoed.at("choices").at(0).at("text"), "ef");
-  EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x", "truncate_prompt_tokens": 0})")).response->status, 400);
+  EXPECT_EQ(answer(post(kTextPath, R"({"prompt": "x", "truncate_prompt_tokens": 0})")).response->status, 400);
 }
 
 TEST_F(ApiTest, FailuresBeforeTheEngine) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  const auto status = [&](const HttpRequest& request) { return answer(api, request).response->status; };
+  const auto status = [&](const HttpRequest& request) { return answer(request).response->status; };
   EXPECT_EQ(status(post(kTextPath, R"({"prompt": "unencodable"})")), 400);
   EXPECT_EQ(status(post(kTextPath, R"({"prompt": "", "add_special_tokens": false})")), 400);
   EXPECT_EQ(status(post(kChatPath, R"({"messages": [{"role": "user", "content": "no template"}]})")), 400);
@@ -153,7 +139,7 @@ TEST_F(ApiTest, FailuresBeforeTheEngine) {
   EXPECT_EQ(status(of_a_page), 415);
   of_a_page.content_type = "application/json";
   EXPECT_EQ(status(of_a_page), 200);
-  EXPECT_EQ(engine.submitted().size(), 3u);
+  EXPECT_EQ(engine_.submitted().size(), 3u);
 }
 
 TEST_F(ApiTest, AChoiceThatIsRefusedTakesTheOthersDown) {
@@ -209,13 +195,11 @@ TEST_F(ApiTest, AnAbandonedGenerationIsCancelledAndSilent) {
 }
 
 TEST_F(ApiTest, ListsModels) {
-  FakeEngine engine;
-  engine.mutable_info().default_sampling.temperature = 0.6f;
-  engine.mutable_info().block_size = 16;
-  engine.mutable_info().tensor_parallel_size = 2;
-  engine.mutable_info().expert_parallel = true;
-  Api api(engine, make_options());
-  const json list = answer(api, {"GET", "/v1/models", "", ""}).body();
+  engine_.mutable_info().default_sampling.temperature = 0.6f;
+  engine_.mutable_info().block_size = 16;
+  engine_.mutable_info().tensor_parallel_size = 2;
+  engine_.mutable_info().expert_parallel = true;
+  const json list = answer({"GET", "/v1/models", "", ""}).body();
   EXPECT_EQ(list.at("object"), "list");
   ASSERT_EQ(list.at("data").size(), 2u);
   EXPECT_EQ(list.at("data").at(1).at("id"), "org/alias");
@@ -229,8 +213,8 @@ TEST_F(ApiTest, ListsModels) {
   EXPECT_EQ(own.at("block_size"), 16);
   EXPECT_EQ(own.at("tensor_parallel_size"), 2);
   EXPECT_EQ(own.at("expert_parallel"), true);
-  EXPECT_EQ(answer(api, {"GET", "/v1/models/org%2Falias", "", ""}).body().at("id"), "org/alias");
-  EXPECT_EQ(answer(api, {"GET", "/v1/models/nope", "", ""}).response->status, 404);
+  EXPECT_EQ(answer({"GET", "/v1/models/org%2Falias", "", ""}).body().at("id"), "org/alias");
+  EXPECT_EQ(answer({"GET", "/v1/models/nope", "", ""}).response->status, 404);
 }
 
 TEST_F(ApiTest, SaysWhatChatsShouldAskForAndTakesNothingForGranted) {
@@ -268,16 +252,14 @@ TEST_F(ApiTest, TheStopStringMayStay) {
 }
 
 TEST_F(ApiTest, EchoScoresThePrompt) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const json body =
-      answer(api, post(kTextPath, R"({"prompt": [97, 98, 99], "echo": true, "max_tokens": 0, "logprobs": 1})")).body();
+      answer(post(kTextPath, R"({"prompt": [97, 98, 99], "echo": true, "max_tokens": 0, "logprobs": 1})")).body();
   const json& choice = body.at("choices").at(0);
   EXPECT_EQ(choice.at("text"), "abc");
   EXPECT_EQ(choice.at("logprobs").at("tokens"), json::parse(R"(["a", "b", "c"])"));
   EXPECT_EQ(choice.at("logprobs").at("token_logprobs"), json::parse("[null, -1.5, -1.5]"));
   EXPECT_EQ(body.at("usage").at("completion_tokens"), 0);
-  EXPECT_EQ(engine.submitted().at(0).prompt_logprobs, 1);
+  EXPECT_EQ(engine_.submitted().at(0).prompt_logprobs, 1);
 }
 
 // Scoring passes over the whole prompt, without the prefix cache. The engine needs room for an output, so the last
@@ -309,37 +291,33 @@ TEST_F(ApiTest, APromptAsLongAsTheContextCanBeScored) {
 
 // Words become tokens, also with a space before them if that gives another token. A budget needs its markers as tokens.
 TEST_F(ApiTest, WhatMayBeChosenReachesTheEngine) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const std::string rules = R"("bad_words": [" ab", "c"], "allowed_token_ids": [100, 99], "skip_special_tokens": false,
       "repetition_detection": {"max_pattern_size": 2, "min_count": 9})";
-  ASSERT_EQ(answer(api, post(kTextPath, R"({"prompt": "x", )" + rules + "}")).response->status, 200);
-  const GenerateRequest submitted = engine.submitted().at(0);
+  ASSERT_EQ(answer(post(kTextPath, R"({"prompt": "x", )" + rules + "}")).response->status, 200);
+  const GenerateRequest submitted = engine_.submitted().at(0);
   EXPECT_EQ(submitted.bad_words, (std::vector<std::vector<TokenId>>{{97, 98}, {99}}));
   EXPECT_EQ(submitted.allowed_tokens, (std::vector<TokenId>{99, 100}));
   EXPECT_FALSE(submitted.skip_special_tokens);
   ASSERT_TRUE(submitted.repetition);
   EXPECT_EQ(submitted.repetition->min_count, 9);
-  const Answer budget = answer(api, post(kTextPath, R"({"prompt": "x", "thinking_token_budget": 5})"));
+  const Answer budget = answer(post(kTextPath, R"({"prompt": "x", "thinking_token_budget": 5})"));
   EXPECT_EQ(budget.response->status, 400);
   EXPECT_EQ(budget.body().at("error").at("param"), "thinking_token_budget");
-  EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x", "bad_words": [" "]})")).body().at("error").at("param"),
+  EXPECT_EQ(answer(post(kTextPath, R"({"prompt": "x", "bad_words": [" "]})")).body().at("error").at("param"),
             "bad_words");
 }
 
 TEST_F(ApiTest, PromptLogprobsAreAskedForWhereTheyAreShown) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const auto asked = [&](const char* path, const std::string& body) {
-    const size_t before = engine.submitted().size();
-    answer(api, post(path, body));
+    const size_t before = engine_.submitted().size();
+    answer(post(path, body));
     std::vector<int32_t> asked;
-    const auto submitted = engine.submitted();
+    const auto submitted = engine_.submitted();
     for (size_t i = before; i < submitted.size(); ++i) asked.push_back(submitted[i].prompt_logprobs);
     return asked;
   };
   const std::string chat = chat_with(R"("n": 3, "prompt_logprobs": 2)");
-  const Answer whole = answer(api, post(kChatPath, chat));
+  const Answer whole = answer(post(kChatPath, chat));
   EXPECT_GT(whole.body().at("prompt_logprobs").size(), 1u);
   EXPECT_EQ(asked(kChatPath, chat), (std::vector<int32_t>{2, -1, -1}));
   EXPECT_EQ(asked(kChatPath, chat_with(R"("n": 2, "prompt_logprobs": 2, "stream": true)")),

@@ -6,14 +6,12 @@ namespace volley::serve {
 namespace {
 
 TEST_F(ApiTest, GrammarsReachTheEngineAndItsRefusalTheClient) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  answer(api, post(kTextPath, R"({"prompt": "x", "guided_regex": "a+", "volley": {"speculation": false}})"));
-  ASSERT_TRUE(engine.submitted().at(0).grammar);
-  EXPECT_EQ(engine.submitted().at(0).grammar->text, "a+");
-  EXPECT_FALSE(engine.submitted().at(0).speculation);
-  engine.refuse_submits(invalid_argument("the regular expression has no end"));
-  const Answer refused = answer(api, post(kTextPath, R"({"prompt": "x", "guided_regex": "("})"));
+  answer(post(kTextPath, R"({"prompt": "x", "guided_regex": "a+", "volley": {"speculation": false}})"));
+  ASSERT_TRUE(engine_.submitted().at(0).grammar);
+  EXPECT_EQ(engine_.submitted().at(0).grammar->text, "a+");
+  EXPECT_FALSE(engine_.submitted().at(0).speculation);
+  engine_.refuse_submits(invalid_argument("the regular expression has no end"));
+  const Answer refused = answer(post(kTextPath, R"({"prompt": "x", "guided_regex": "("})"));
   EXPECT_EQ(refused.response->status, 400);
   EXPECT_EQ(refused.body().at("error").at("param"), "guided_regex");
 }
@@ -76,18 +74,16 @@ TEST_F(ApiTest, CustomToolsTakeAndGiveTexts) {
 }
 
 TEST_F(ApiTest, CustomCallsGoRound) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  ask(api, kChatPath, json::parse(R"({"messages": [{"role": "user", "content": "x"},
+  ask(api_, kChatPath, json::parse(R"({"messages": [{"role": "user", "content": "x"},
       {"role": "assistant", "content": null, "tool_calls": [
         {"id": "c1", "type": "custom", "custom": {"name": "run", "input": "a\n\"b\""}},
         {"id": "c2", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
       {"role": "tool", "tool_call_id": "c1", "content": "y"}, {"role": "tool", "tool_call_id": "c2", "content": "z"}]})"));
-  const json messages = json::parse(prompt(engine).substr(0, prompt(engine).find("||")));
+  const json messages = json::parse(prompt(engine_).substr(0, prompt(engine_).find("||")));
   EXPECT_EQ(messages[1].at("tool_calls"), json::parse(R"([
       {"id": "c1", "type": "function", "function": {"name": "run", "arguments": "{\"input\":\"a\\n\\\"b\\\"\"}"}},
       {"id": "c2", "type": "function", "function": {"name": "f", "arguments": "{}"}}])"));
-  const Answer refused = answer(api, post(kChatPath, R"({"messages": [{"role": "assistant", "tool_calls": [
+  const Answer refused = answer(post(kChatPath, R"({"messages": [{"role": "assistant", "tool_calls": [
       {"id": "c1", "type": "custom", "custom": {"name": "run"}}]}]})"));
   EXPECT_EQ(refused.response->status, 400);
   EXPECT_NE(refused.response->body.find("messages[0].tool_calls[0].custom"), std::string::npos);
@@ -108,8 +104,6 @@ TEST_F(ApiTest, BareValuesOfAToolCallGetTheirTypesFromTheRequest) {
 
 // The client learns which two fields of its request exclude each other.
 TEST_F(ApiTest, ToolsAndAnotherConstraintAreOneTooMany) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const std::string strict = R"("tools": [{"type": "function", "function": {"name": "f", "strict": true}}])";
   const std::pair<std::string, std::string> cases[] = {
       {std::string(kTools) + R"(, "tool_choice": "required")", "tool_choice"},
@@ -117,24 +111,22 @@ TEST_F(ApiTest, ToolsAndAnotherConstraintAreOneTooMany) {
       {strict, "tools"}};
   for (const auto& [fields, first] : cases) {
     const std::string second = "guided_regex";
-    const Answer refused = answer(api, post(kChatPath, chat_with(fields + R"(, "guided_regex": "a")")));
+    const Answer refused = answer(post(kChatPath, chat_with(fields + R"(, "guided_regex": "a")")));
     EXPECT_EQ(refused.response->status, 400) << fields;
     const json error = refused.body().at("error");
     EXPECT_EQ(error.at("param"), first);
     const auto message = error.at("message").get<std::string>();
     EXPECT_NE(message.find("\"" + first + "\""), std::string::npos) << message;
     EXPECT_NE(message.find("\"" + second + "\""), std::string::npos) << message;
-    EXPECT_EQ(answer(api, post(kChatPath, chat_with(fields))).response->status, 200) << fields;
+    EXPECT_EQ(answer(post(kChatPath, chat_with(fields))).response->status, 200) << fields;
   }
-  EXPECT_EQ(engine.submitted().size(), 3u);
+  EXPECT_EQ(engine_.submitted().size(), 3u);
 }
 
 TEST_F(ApiTest, ADeveloperSpeaksAsTheSystem) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  answer(api, post(kChatPath, R"({"messages": [{"content": "a", "role": "developer", "n": 1.50},
+  answer(post(kChatPath, R"({"messages": [{"content": "a", "role": "developer", "n": 1.50},
                                                {"role": "user", "content": "developer"}]})"));
-  EXPECT_EQ(engine.decode(engine.submitted().at(0).prompt, false),
+  EXPECT_EQ(engine_.decode(engine_.submitted().at(0).prompt, false),
             R"([{"role":"system","content":"a","n":1.50},{"role":"user","content":"developer"}]||1|0)");
 }
 

@@ -109,19 +109,17 @@ TEST_F(ForeignHistoryTest, ItemsTearNoTurnApart) {
 }
 
 TEST_F(ForeignHistoryTest, ItemsAreKeptAsTheyWere) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const json search = {
       {"id", "ws_1"}, {"type", "web_search_call"}, {"status", "completed"}, {"action", {{"query", "q"}}}};
   json nameless = search;
   nameless.erase("id");
-  const json first = ask(api, "/v1/responses", {{"input", {{{"role", "user"}, {"content", "A"}}, search, nameless}}});
+  const json first = ask(api_, "/v1/responses", {{"input", {{{"role", "user"}, {"content", "A"}}, search, nameless}}});
   const std::string path = "/v1/responses/" + first.at("id").get<std::string>() + "/input_items?order=asc";
-  const json items = answer(api, get(path)).body().at("data");
+  const json items = answer(get(path)).body().at("data");
   EXPECT_EQ(items[1], search);
   EXPECT_TRUE(items[2].at("id").get<std::string>().starts_with("item_"));
-  ask(api, "/v1/responses", {{"input", "B"}, {"previous_response_id", first.at("id")}});
-  EXPECT_THAT(prompt(engine), HasSubstr("[web_search_call of another service"));
+  ask(api_, "/v1/responses", {{"input", "B"}, {"previous_response_id", first.at("id")}});
+  EXPECT_THAT(prompt(engine_), HasSubstr("[web_search_call of another service"));
 }
 
 TEST_F(ForeignHistoryTest, BlocksOfHostedToolsAreShortTexts) {
@@ -186,8 +184,6 @@ TEST_F(ForeignHistoryTest, PicturesInResultsOfToolsAreLeftOut) {
 
 // A user's picture is the question itself, and an unknown type may be a mistake.
 TEST_F(ForeignHistoryTest, OthersAreRefused) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const std::pair<const char*, const char*> cases[] = {
       {"/v1/responses", R"({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]})"},
       {"/v1/responses", R"({"input": [{"type": "web_searches"}]})"},
@@ -202,7 +198,7 @@ TEST_F(ForeignHistoryTest, OthersAreRefused) {
       {kChatPath, R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]})"},
   };
   for (const auto& [path, body] : cases) {
-    EXPECT_EQ(answer(api, post(path, body)).response.value().status, 400) << body;
+    EXPECT_EQ(answer(post(path, body)).response.value().status, 400) << body;
   }
 }
 

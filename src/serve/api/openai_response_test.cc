@@ -36,9 +36,22 @@ ResponseInfo make_info(ApiKind kind, int n = 1) {
   return info;
 }
 
-Event text_event(std::string text) {
+ResponseInfo shaped(ApiKind kind, std::function<void(ResponseShape&)> shape) {
+  ResponseInfo info = make_info(kind);
+  shape(info.shape);
+  return info;
+}
+
+ResponseInfo with_logprobs(ApiKind kind) {
+  ResponseInfo info = make_info(kind);
+  info.logprobs = true;
+  return info;
+}
+
+Event text_event(std::string text, std::vector<TokenId> tokens = {}) {
   Event event;
   event.text = std::move(text);
+  event.tokens = std::move(tokens);
   return event;
 }
 
@@ -57,6 +70,34 @@ Usage make_usage(int prompt, int cached, int completion, int drafted = 0, int ac
   usage.drafted_tokens = drafted;
   usage.accepted_tokens = accepted;
   return usage;
+}
+
+// The events of one choice, and an end where they have none.
+std::string written(ResponseWriter& writer, const std::vector<Event>& events) {
+  std::string bytes;
+  for (const Event& event : events) bytes += writer.add(0, event);
+  if (!events.back().finish) bytes += writer.add(0, last_event(FinishReason::kStop, {}));
+  return bytes + writer.end();
+}
+
+json whole(const ResponseInfo& info, const std::vector<Event>& events) {
+  return json::parse(written(*whole_response_writer(info, 1), events));
+}
+
+json whole_choice(const ResponseInfo& info, const std::vector<Event>& events) {
+  return whole(info, events).at("choices").at(0);
+}
+
+std::vector<json> chunks_of(const std::string& bytes) {
+  std::vector<json> chunks;
+  for (const std::string& event : stream_events(bytes)) {
+    if (event != "[DONE]") chunks.push_back(json::parse(event));
+  }
+  return chunks;
+}
+
+std::vector<json> streamed(const ResponseInfo& info, const std::vector<Event>& events) {
+  return chunks_of(written(*stream_response_writer(info, 1), events));
 }
 
 TEST(WholeResponse, Chat) {
@@ -96,10 +137,6 @@ TEST(WholeResponse, CompletionsOfSeveralPromptsWithEcho) {
   EXPECT_EQ(body.at("usage").at("completion_tokens"), 8);
 }
 
-json stream_json(const std::string& event) {
-  return json::parse(event);
-}
-
 TEST(StreamedResponse, Chat) {
   ResponseInfo info = make_info(ApiKind::kChat);
   info.shape.include_usage = true;
@@ -112,23 +149,24 @@ TEST(StreamedResponse, Chat) {
   bytes += writer->end();
   const auto events = stream_events(bytes);
   ASSERT_EQ(events.size(), 6u);
-  EXPECT_EQ(stream_json(events[0]), json::parse(R"({
+  EXPECT_EQ(events[5], "[DONE]");
+  const auto chunks = chunks_of(bytes);
+  EXPECT_EQ(chunks[0], json::parse(R"({
     "id": "id-1", "object": "chat.completion.chunk", "created": 1700000000, "model": "pocket",
     "system_fingerprint": null, "usage": null,
     "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null}]})"));
-  EXPECT_EQ(stream_json(events[1]).at("choices").at(0).at("delta"), json::parse(R"({"content": "Hé"})"));
-  EXPECT_EQ(stream_json(events[2]).at("choices").at(0).at("delta"), json::parse(R"({"content": "llo"})"));
+  EXPECT_EQ(chunks[1].at("choices").at(0).at("delta"), json::parse(R"({"content": "Hé"})"));
+  EXPECT_EQ(chunks[2].at("choices").at(0).at("delta"), json::parse(R"({"content": "llo"})"));
   EXPECT_EQ(
-      stream_json(events[3]).at("choices").at(0),
+      chunks[3].at("choices").at(0),
       json::parse(R"({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "length", "stop_reason": null})"));
-  EXPECT_EQ(stream_json(events[4]).at("choices"), json::array());
-  EXPECT_EQ(stream_json(events[4]).at("usage").at("total_tokens"), 5);
-  EXPECT_EQ(events[5], "[DONE]");
+  EXPECT_EQ(chunks[4].at("choices"), json::array());
+  EXPECT_EQ(chunks[4].at("usage").at("total_tokens"), 5);
 }
 
 TEST(StreamedResponse, UsageOnlyWhenAsked) {
   const auto writer = stream_response_writer(make_info(ApiKind::kChat), 1);
-  const std::string bytes = writer->add(0, last_event(FinishReason::kStop, make_usage(1, 0, 1), "x")) + writer->end();
+  const auto bytes = written(*writer, {last_event(FinishReason::kStop, make_usage(1, 0, 1), "x")});
   EXPECT_EQ(bytes.find("usage"), std::string::npos);
 }
 
@@ -143,9 +181,8 @@ TEST(StreamedResponse, InterleavedCompletions) {
   bytes += writer->end();
   std::map<int, std::string> texts;
   std::map<int, int> finished;
-  for (const std::string& event : stream_events(bytes)) {
-    if (event == "[DONE]") continue;
-    const json choice = stream_json(event).at("choices").at(0);
+  for (const json& chunk : chunks_of(bytes)) {
+    const json& choice = chunk.at("choices").at(0);
     texts[choice.at("index")] += choice.at("text");
     finished[choice.at("index")] += choice.at("finish_reason") == "stop";
   }
@@ -157,53 +194,27 @@ TEST(StreamedResponse, ErrorEndsTheStream) {
   const auto writer = stream_response_writer(make_info(ApiKind::kCompletion), 1);
   const auto events = stream_events(writer->fail(api_error(internal_error("it broke"))));
   ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(stream_json(events[0]).at("error").at("message"), "it broke");
+  EXPECT_EQ(json::parse(events[0]).at("error").at("message"), "it broke");
   EXPECT_EQ(events[1], "[DONE]");
-}
-
-ResponseInfo shaped(ApiKind kind, std::function<void(ResponseShape&)> shape) {
-  ResponseInfo info = make_info(kind);
-  shape(info.shape);
-  return info;
-}
-
-std::vector<json> chunks_of(const std::string& bytes) {
-  std::vector<json> chunks;
-  for (const std::string& event : stream_events(bytes)) {
-    if (event != "[DONE]") chunks.push_back(stream_json(event));
-  }
-  return chunks;
 }
 
 TEST(StreamedResponse, UsageInEveryChunkWhenAsked) {
   ResponseInfo info = shaped(ApiKind::kChat, [](ResponseShape& shape) { shape.continuous_usage = true; });
   info.prompts[0].tokens = 7;
-  const auto writer = stream_response_writer(info, 1);
-  Event event = text_event("ab");
-  event.tokens = {'a', 'b'};
-  std::string bytes = writer->add(0, event);
-  bytes += writer->add(0, last_event(FinishReason::kStop, {}));
-  const auto chunks = chunks_of(bytes);
+  const auto chunks = streamed(info, {text_event("ab", {'a', 'b'})});
   for (const json& chunk : chunks) EXPECT_EQ(chunk.at("usage").at("prompt_tokens"), 7);
   EXPECT_EQ(chunks.back().at("usage").at("completion_tokens"), 2);
   EXPECT_EQ(chunks.back().at("usage").at("total_tokens"), 9);
 }
 
 TEST(StreamedResponse, BlocksAddUpToTheUsage) {
-  const auto writer =
-      stream_response_writer(shaped(ApiKind::kChat, [](ResponseShape& shape) { shape.blocks = true; }), 1);
-  Event first;  // its text is held back
-  first.tokens = {'a'};
-  Event block = text_event("bcd");
-  block.tokens = {'b', 'c', 'd'};
+  Event block = text_event("bcd", {'b', 'c', 'd'});
   block.drafted = 5;
   block.accepted = 2;
   Usage usage = make_usage(1, 0, 4, 5, 2);
   usage.ttft_s = 0.25;
-  std::string bytes = writer->add(0, first);
-  bytes += writer->add(0, block);
-  bytes += writer->add(0, last_event(FinishReason::kStop, usage));
-  const auto chunks = chunks_of(bytes);
+  const auto chunks = streamed(shaped(ApiKind::kChat, [](ResponseShape& shape) { shape.blocks = true; }),
+                               {text_event("", {'a'}), block, last_event(FinishReason::kStop, usage)});
   ASSERT_EQ(chunks.size(), 4u) << "the role, a chunk a block, the end";
   EXPECT_EQ(chunks[1].at("volley"), json::parse(R"({"drafted": 0, "accepted": 0, "tokens": 1, "pieces": ["a"]})"));
   EXPECT_EQ(chunks[1].at("choices").at(0).at("delta"), json::parse(R"({"content": ""})"));
@@ -213,12 +224,10 @@ TEST(StreamedResponse, BlocksAddUpToTheUsage) {
 }
 
 TEST(WholeResponse, TokensPerStep) {
-  const auto writer =
-      whole_response_writer(shaped(ApiKind::kChat, [](ResponseShape& shape) { shape.tokens_per_step = true; }), 1);
   Event last = last_event(FinishReason::kStop, make_usage(1, 0, 8));
   last.finish->tokens_per_step = {5, 2};
-  writer->add(0, last);
-  EXPECT_EQ(json::parse(writer->end()).at("choices").at(0).at("volley"),
+  const auto info = shaped(ApiKind::kChat, [](ResponseShape& shape) { shape.tokens_per_step = true; });
+  EXPECT_EQ(whole_choice(info, {last}).at("volley"),
             json::parse(R"({"tokens_per_step": [5, 2], "acceptance_length": 3.5})"));
 }
 
@@ -233,14 +242,9 @@ ResponseInfo with_prompt_logprobs(ApiKind kind, int logprobs) {
 
 TEST(WholeResponse, TokenIdsAndPromptLogprobs) {
   for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
-    const ResponseInfo info = with_prompt_logprobs(kind, 1);
-    const auto writer = whole_response_writer(info, 1);
-    Event event = text_event("ab");
-    event.tokens = {'a', 'b'};
+    Event event = text_event("ab", {'a', 'b'});
     event.prompt_logprobs.push_back({{'q', -2.0f}, {{'x', -0.5f}, {'y', -1.0f}}});
-    writer->add(0, event);
-    writer->add(0, last_event(FinishReason::kStop, {}));
-    const json body = json::parse(writer->end());
+    const json body = whole(with_prompt_logprobs(kind, 1), {event});
     const json& choice = body.at("choices").at(0);
     EXPECT_EQ(choice.at("token_ids"), json::parse("[97, 98]"));
     const json& holder = kind == ApiKind::kChat ? body : choice;
@@ -253,14 +257,9 @@ TEST(WholeResponse, TokenIdsAndPromptLogprobs) {
 
 TEST(StreamedResponse, WhatBelongsToThePromptIsOnTheFirstChunk) {
   for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
-    const ResponseInfo info = with_prompt_logprobs(kind, 0);
-    const auto writer = stream_response_writer(info, 1);
-    Event event;  // its text is held back
-    event.tokens = {'a'};
+    Event event = text_event("", {'a'});
     event.prompt_logprobs.push_back({{'q', -2.0f}, {}});
-    std::string bytes = writer->add(0, event);
-    bytes += writer->add(0, last_event(FinishReason::kStop, {}));
-    const auto chunks = chunks_of(bytes);
+    const auto chunks = streamed(with_prompt_logprobs(kind, 0), {event});
     const json& holder = kind == ApiKind::kChat ? chunks.front() : chunks.front().at("choices").at(0);
     EXPECT_EQ(holder.at("prompt_token_ids"), json::parse("[112, 113]"));
     EXPECT_EQ(holder.at("prompt_logprobs").size(), 2u);
@@ -281,14 +280,10 @@ TEST(WholeResponse, EchoWithLogprobsAndNothingElse) {
   info.logprobs = true;
   info.echo_logprobs = 1;
   info.prompts = {{2, {'p', 'q'}, "pq"}};
-  const auto writer = whole_response_writer(info, 1);
-  Event event = text_event("x");
-  event.tokens = {'x'};
+  Event event = text_event("x", {'x'});
   event.logprobs.push_back({{'x', -1.0f}, {}});
   event.prompt_logprobs.push_back({{'q', -2.0f}, {{'r', -0.5f}, {'s', -1.0f}}});
-  writer->add(0, event);
-  writer->add(0, last_event(FinishReason::kLength, make_usage(2, 0, 1)));
-  const json body = json::parse(writer->end());
+  const json body = whole(info, {event, last_event(FinishReason::kLength, make_usage(2, 0, 1))});
   EXPECT_EQ(body.at("choices").at(0).at("text"), "pq");
   EXPECT_EQ(
       body.at("choices").at(0).at("logprobs"),
@@ -307,14 +302,10 @@ TEST(WholeResponse, TheLastTokenOfAPromptMayBeTheOutput) {
   info.logprobs = true;
   info.echo_logprobs = 0;
   info.prompts = {{3, {'p', 'q', 'r'}, "pqr", true}};
-  const auto writer = whole_response_writer(info, 1);
-  Event event = text_event("r");
-  event.tokens = {'r'};
+  Event event = text_event("r", {'r'});
   event.prompt_logprobs.push_back({{'q', -2.0f}, {}});
   event.logprobs.push_back({{'r', -3.0f}, {}});
-  writer->add(0, event);
-  writer->add(0, last_event(FinishReason::kLength, make_usage(2, 0, 1)));
-  const json body = json::parse(writer->end());
+  const json body = whole(info, {event, last_event(FinishReason::kLength, make_usage(2, 0, 1))});
   const json& choice = body.at("choices").at(0);
   EXPECT_EQ(choice.at("text"), "pqr");
   EXPECT_EQ(choice.at("logprobs").at("token_logprobs"), json::parse("[null, -2.0, -3.0]"));
@@ -326,17 +317,13 @@ TEST(WholeResponse, TheLastTokenOfAPromptMayBeTheOutput) {
 // The tokenizer added a token to the text, which is not echoed.
 TEST(WholeResponse, OffsetsOfAnEchoAreInTheEcho) {
   for (const bool shown : {false, true}) {
-    ResponseInfo info = make_info(ApiKind::kCompletion);
-    info.logprobs = true;
+    ResponseInfo info = with_logprobs(ApiKind::kCompletion);
     info.echo_logprobs = 0;
     info.prompts = {{3, {'^', 'q', 'r'}, shown ? "^qr" : "qr"}};
-    const auto writer = whole_response_writer(info, 1);
     Event event = text_event("");
     event.prompt_logprobs = {{{'q', -2.0f}, {}}, {{'r', -2.0f}, {}}};
-    writer->add(0, event);
-    writer->add(0, last_event(FinishReason::kStop, {}));
-    const json logprobs = json::parse(writer->end()).at("choices").at(0).at("logprobs");
-    EXPECT_EQ(logprobs.at("text_offset"), json::parse(shown ? "[0, 1, 2]" : "[0, 0, 1]"));
+    EXPECT_EQ(whole_choice(info, {event}).at("logprobs").at("text_offset"),
+              json::parse(shown ? "[0, 1, 2]" : "[0, 0, 1]"));
   }
 }
 
@@ -347,33 +334,25 @@ TEST(Usage, CountsThoughts) {
   info.parser = OutputParser::Options{answers_named("none"), ReasoningStart::kClosed, "call_"};
   const std::string text = "<think>hm!</think>Yes";  // one token a character
   for (const size_t piece : {size_t{1}, size_t{4}, text.size()}) {
-    const auto whole = whole_response_writer(info, 1);
-    const auto stream = stream_response_writer(info, 1);
-    std::string bytes;
+    std::vector<Event> events;
     for (size_t at = 0; at < text.size(); at += piece) {
-      Event event = text_event(text.substr(at, piece));
-      event.tokens.assign(event.text.begin(), event.text.end());
-      whole->add(0, event);
-      bytes += stream->add(0, event);
+      const std::string part = text.substr(at, piece);
+      events.push_back(text_event(part, {part.begin(), part.end()}));
     }
-    whole->add(0, last_event(FinishReason::kStop, make_usage(1, 0, 21)));
-    bytes += stream->add(0, last_event(FinishReason::kStop, make_usage(1, 0, 21)));
-    bytes += stream->end();
-    const json body = json::parse(whole->end());
+    events.push_back(last_event(FinishReason::kStop, make_usage(1, 0, 21)));
+    const json body = whole(info, events);
     EXPECT_EQ(body.at("usage").at("completion_tokens_details").at("reasoning_tokens"), 3);
     EXPECT_EQ(body.at("choices").at(0).at("message").at("reasoning"), "hm!");
     EXPECT_EQ(body.at("choices").at(0).at("message").at("reasoning_content"), "hm!");
-    EXPECT_EQ(chunks_of(bytes).back().at("usage"), body.at("usage"));
+    EXPECT_EQ(streamed(info, events).back().at("usage"), body.at("usage"));
   }
 }
 
 TEST(WholeResponse, ARepetitionIsAReasonToEnd) {
   for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
-    const auto writer = whole_response_writer(make_info(kind), 1);
     Event last = last_event(FinishReason::kStop, {}, "ha ha ha");
     last.finish->repeated = true;
-    writer->add(0, last);
-    const json choice = json::parse(writer->end()).at("choices").at(0);
+    const json choice = whole_choice(make_info(kind), {last});
     EXPECT_EQ(choice.at("finish_reason"), "repetition");
     EXPECT_EQ(choice.at("stop_reason"), "repetition_detected");
   }
@@ -381,12 +360,10 @@ TEST(WholeResponse, ARepetitionIsAReasonToEnd) {
 
 TEST(WholeResponse, KeepsTheStopWhenAsked) {
   for (const bool include : {false, true}) {
-    ResponseInfo info = shaped(ApiKind::kCompletion, [&](ResponseShape& shape) { shape.include_stop = include; });
-    const auto writer = whole_response_writer(info, 1);
     Event last = last_event(FinishReason::kStop, {}, "text ");
     last.finish->stop_text = "END";
-    writer->add(0, last);
-    const json choice = json::parse(writer->end()).at("choices").at(0);
+    const json choice =
+        whole_choice(shaped(ApiKind::kCompletion, [&](auto& shape) { shape.include_stop = include; }), {last});
     EXPECT_EQ(choice.at("text"), include ? "text END" : "text ");
     EXPECT_EQ(choice.at("stop_reason"), "END");
   }
@@ -398,16 +375,10 @@ TEST(ToolCalls, StreamedAndWholeAgree) {
       "<think>hm</think>Well.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, 2]}}\n</tool_call>";
   ResponseInfo info = make_info(ApiKind::kChat);
   info.parser = OutputParser::Options{answers_named("hermes"), ReasoningStart::kClosed, "call_"};
-  const auto whole = whole_response_writer(info, 1);
-  const auto stream = stream_response_writer(info, 1);
-  std::string bytes;
-  for (const char c : text) {
-    whole->add(0, text_event(std::string(1, c)));
-    bytes += stream->add(0, text_event(std::string(1, c)));
-  }
-  whole->add(0, last_event(FinishReason::kStop, {}));
-  bytes += stream->add(0, last_event(FinishReason::kStop, {}));
-  const json choice = json::parse(whole->end()).at("choices").at(0);
+  std::vector<Event> events;
+  for (const char c : text) events.push_back(text_event(std::string(1, c)));
+  const auto chunks = streamed(info, events);
+  const json choice = whole_choice(info, events);
   EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
   const json& message = choice.at("message");
   EXPECT_EQ(message.at("reasoning_content"), "hm");
@@ -416,7 +387,7 @@ TEST(ToolCalls, StreamedAndWholeAgree) {
   EXPECT_EQ(message.at("tool_calls").at(0).at("function"),
             json::parse(R"({"name": "f", "arguments": "{\"a\": [1, 2]}"})"));
   std::string content, reasoning, arguments, id, name;
-  for (const json& chunk : chunks_of(bytes)) {
+  for (const json& chunk : chunks) {
     const json& delta = chunk.at("choices").at(0).at("delta");
     content += delta.value("content", "");
     reasoning += delta.value("reasoning_content", "");
@@ -433,7 +404,7 @@ TEST(ToolCalls, StreamedAndWholeAgree) {
   EXPECT_EQ(name, "f");
   EXPECT_EQ(arguments, R"({"a": [1, 2]})");
   EXPECT_EQ(id, message.at("tool_calls").at(0).at("id"));
-  EXPECT_EQ(chunks_of(bytes).back().at("choices").at(0).at("finish_reason"), "tool_calls");
+  EXPECT_EQ(chunks.back().at("choices").at(0).at("finish_reason"), "tool_calls");
 }
 
 // A client's stop may cut a call, whose arguments are then no JSON, so it cannot be made.
@@ -442,16 +413,12 @@ TEST(ToolCalls, AStopThatCutsACallIsNoCall) {
     ResponseInfo info = make_info(ApiKind::kChat);
     info.parser = OutputParser::Options{answers_named("hermes"), ReasoningStart::kOff, "call_"};
     info.stop_token_ids = {7};
-    const auto whole = whole_response_writer(info, 1);
-    const auto stream = stream_response_writer(info, 1);
     Event last = last_event(FinishReason::kStop, {}, text);
     if (stop_text) last.finish->stop_text = "END";
     last.finish->stop_token = stop_token;
-    whole->add(0, last);
-    const json end = chunks_of(stream->add(0, last)).back().at("choices").at(0);
-    const json choice = json::parse(whole->end()).at("choices").at(0);
-    EXPECT_EQ(end.at("finish_reason"), choice.at("finish_reason"));
-    return choice.at("finish_reason").get<std::string>();
+    const json reason = whole_choice(info, {last}).at("finish_reason");
+    EXPECT_EQ(streamed(info, {last}).back().at("choices").at(0).at("finish_reason"), reason);
+    return reason;
   };
   const std::string cut = R"(<tool_call>{"name": "f", "arguments": {"a": [1, )", call = cut + "2]}}</tool_call>";
   EXPECT_EQ(reason(cut, true, {}), "stop");
@@ -463,33 +430,23 @@ TEST(ToolCalls, AStopThatCutsACallIsNoCall) {
 }
 
 Event logprob_event() {
-  Event event = text_event("ab");
-  event.tokens = {'a', 'b'};
+  Event event = text_event("ab", {'a', 'b'});
   event.logprobs.push_back({{'a', -0.25f}, {{'a', -0.25f}, {999, -2.0f}}});
   event.logprobs.push_back({{'b', -std::numeric_limits<float>::infinity()}, {}});
   return event;
 }
 
 TEST(Logprobs, ChatSchema) {
-  ResponseInfo info = make_info(ApiKind::kChat);
-  info.logprobs = true;
-  const auto writer = whole_response_writer(info, 1);
-  writer->add(0, logprob_event());
-  writer->add(0, last_event(FinishReason::kStop, {}));
-  EXPECT_EQ(json::parse(writer->end()).at("choices").at(0).at("logprobs"), json::parse(R"({"refusal": null, "content": [
+  EXPECT_EQ(whole_choice(with_logprobs(ApiKind::kChat), {logprob_event()}).at("logprobs"), json::parse(R"({
+    "refusal": null, "content": [
     {"token": "a", "logprob": -0.25, "bytes": [97], "top_logprobs": [
         {"token": "a", "logprob": -0.25, "bytes": [97]}, {"token": "\ufffd", "logprob": -2.0, "bytes": null}]},
     {"token": "b", "logprob": -9999.0, "bytes": [98], "top_logprobs": []}]})"));
 }
 
 TEST(Logprobs, CompletionSchemaCountsOffsetsAcrossEvents) {
-  ResponseInfo info = make_info(ApiKind::kCompletion);
-  info.logprobs = true;
-  const auto writer = whole_response_writer(info, 1);
-  writer->add(0, logprob_event());
-  writer->add(0, logprob_event());
-  writer->add(0, last_event(FinishReason::kStop, {}));
-  const json logprobs = json::parse(writer->end()).at("choices").at(0).at("logprobs");
+  const json logprobs =
+      whole_choice(with_logprobs(ApiKind::kCompletion), {logprob_event(), logprob_event()}).at("logprobs");
   EXPECT_EQ(logprobs.at("tokens"), json::parse(R"(["a", "b", "a", "b"])"));
   EXPECT_EQ(logprobs.at("token_logprobs"), json::parse("[-0.25, -9999.0, -0.25, -9999.0]"));
   EXPECT_EQ(logprobs.at("text_offset"), json::parse("[0, 1, 2, 3]"));
@@ -498,16 +455,10 @@ TEST(Logprobs, CompletionSchemaCountsOffsetsAcrossEvents) {
 
 // As in OpenAI's API: the k likeliest, and the token itself if it is not among them.
 TEST(Logprobs, CompletionAlternativesHoldTheTokenItself) {
-  ResponseInfo info = make_info(ApiKind::kCompletion);
-  info.logprobs = true;
-  const auto tops = [&](PositionLogprobs position) {
-    const auto writer = whole_response_writer(info, 1);
-    Event event = text_event("?");
-    event.tokens = {position.chosen.token};
+  const auto tops = [](PositionLogprobs position) {
+    Event event = text_event("?", {position.chosen.token});
     event.logprobs = {std::move(position)};
-    writer->add(0, event);
-    writer->add(0, last_event(FinishReason::kStop, {}));
-    return json::parse(writer->end()).at("choices").at(0).at("logprobs").at("top_logprobs").at(0);
+    return whole_choice(with_logprobs(ApiKind::kCompletion), {event}).at("logprobs").at("top_logprobs").at(0);
   };
   EXPECT_EQ(tops({{'c', -3.0f}, {{'a', -1.0f}, {'b', -2.0f}}}), json::parse(R"({"a": -1.0, "b": -2.0, "c": -3.0})"));
   EXPECT_EQ(tops({{'c', -3.0f}, {}}), json::parse(R"({"c": -3.0})")) << "logprobs: 0";
@@ -521,29 +472,21 @@ TEST(Logprobs, CompletionAlternativesHoldTheTokenItself) {
 
 // A character split over tokens counts once. One that is never completed counts as its printed characters.
 TEST(Logprobs, OffsetsAreThoseOfTheText) {
-  ResponseInfo info = make_info(ApiKind::kCompletion);
-  info.logprobs = true;
-  const auto writer = whole_response_writer(info, 1);
+  std::vector<Event> events;
   for (const TokenId token : {TokenId{'a'}, 1000, 1001, TokenId{'b'}, 1000, TokenId{'c'}, TokenId{'d'}}) {
-    Event event = text_event("");
-    event.tokens = {token};
-    event.logprobs.push_back({{token, -1.0f}, {}});
-    writer->add(0, event);
+    events.push_back(text_event("", {token}));
+    events.back().logprobs.push_back({{token, -1.0f}, {}});
   }
-  writer->add(0, last_event(FinishReason::kStop, {}));
-  EXPECT_EQ(json::parse(writer->end()).at("choices").at(0).at("logprobs").at("text_offset"),
+  EXPECT_EQ(whole_choice(with_logprobs(ApiKind::kCompletion), events).at("logprobs").at("text_offset"),
             json::parse("[0, 1, 1, 2, 3, 4, 5]"));
 }
 
 TEST(Logprobs, StreamsGoWithTheirTokensEvenWithoutText) {
-  ResponseInfo info = make_info(ApiKind::kChat);
-  info.logprobs = true;
-  const auto writer = stream_response_writer(info, 1);
   Event held = logprob_event();
   held.text.clear();
-  const auto events = stream_events(writer->add(0, held));
-  ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(stream_json(events[1]).at("choices").at(0).at("logprobs").at("content").size(), 2u);
+  const auto chunks = streamed(with_logprobs(ApiKind::kChat), {held});
+  ASSERT_EQ(chunks.size(), 3u) << "the role, the tokens, the end";
+  EXPECT_EQ(chunks[1].at("choices").at(0).at("logprobs").at("content").size(), 2u);
 }
 
 }  // namespace

@@ -32,8 +32,7 @@ std::string line_with(const std::string& id) {
 class BatchServiceTest : public ::testing::Test {
  protected:
   ~BatchServiceTest() override {
-    service_.reset();
-    store_.reset();
+    close();
     fs::remove_all(folder_);
   }
 
@@ -43,7 +42,29 @@ class BatchServiceTest : public ::testing::Test {
     store_ = *store;
     service_ = std::make_unique<BatchService>(*store_, ServerLog(nullptr, LogFormat::kText));
   }
+  void close() {
+    service_.reset();
+    store_.reset();
+  }
+  void reopen(FileStore::Limits limits = {}) {
+    close();
+    open(limits);
+  }
   void start(BatchService::Ask ask) { service_->start({{"one", "two", "three"}, 4}, std::move(ask)); }
+  void start_answering() {
+    start([](const HttpRequest&, const std::string&, const std::function<void()>&,
+             const std::atomic<bool>*) -> BatchReply { return done(); });
+  }
+  // Answers `answers` lines. The others count in `asked`, and are answered with `status` once they are given up.
+  void start_hanging(std::atomic<int>& asked, int status = 503, int answers = 0) {
+    start([&asked, status, answers](const HttpRequest&, const std::string&, const std::function<void()>&,
+                                    const std::atomic<bool>* given_up) mutable -> BatchReply {
+      if (answers-- > 0) return done();
+      ++asked;
+      while (!*given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return error_response(http_error(status, "It was given up."));
+    });
+  }
   StoredFile upload(const std::string& owner, const std::string& text) {
     auto writer = std::get<0>(store_->begin(owner));
     EXPECT_FALSE(writer->append(text));
@@ -59,13 +80,10 @@ class BatchServiceTest : public ::testing::Test {
     std::vector<std::string> ids;
     for (const std::string& owner : owners) {
       const StoredFile& file = owner == "one" ? of_one : of_two;
-      start([](const HttpRequest&, const std::string&, const std::function<void()>&,
-               const std::atomic<bool>*) -> BatchReply { return done(); });
+      start_answering();
       ids.push_back(std::get<Batch>(create(file)).id);
       EXPECT_EQ(wait_for_end(file.owner, ids.back()).status, BatchStatus::kFailed);
-      service_.reset();  // its runner has released it
-      store_.reset();
-      open({.max_files = 3});
+      reopen({.max_files = 3});
     }
     return ids;
   }
@@ -149,22 +167,15 @@ class KilledServerTest : public BatchServiceTest {
  protected:
   // Runs until `id` gets one more line than it `answers`, and ends as if killed then. False: the batch ended first.
   bool run_and_kill(const std::string& id, int answers = 0) {
-    std::atomic<bool> asked{false};
-    start([&](const HttpRequest&, const std::string&, const std::function<void()>&,
-              const std::atomic<bool>* given_up) -> BatchReply {
-      if (answers-- > 0) return done();
-      asked = true;
-      while (!*given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      return error_response(http_error(503, "It was given up."));
-    });
+    std::atomic<int> asked{0};
+    start_hanging(asked, 503, answers);
     bool over = false;
     while (!asked && !over) {
       over = is_over(service_->find("one", id)->status);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     const std::string note = read(id);
-    service_.reset();
-    store_.reset();
+    close();
     if (!over) std::ofstream(path(id)) << note;
     open();
     return !over;
@@ -191,17 +202,10 @@ TEST_F(KilledServerTest, ACleanEndBeginsTheCountAnew) {
   open();
   const std::string id = add("one");
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(run_and_kill(id));
-  std::atomic<bool> asked{false};
-  start([&](const HttpRequest&, const std::string&, const std::function<void()>&,
-            const std::atomic<bool>* given_up) -> BatchReply {
-    asked = true;
-    while (!*given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return error_response(http_error(503, "It was given up."));
-  });
+  std::atomic<int> asked{0};
+  start_hanging(asked);
   while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  service_.reset();
-  store_.reset();
-  open();
+  reopen();
   EXPECT_EQ(service_->find("one", id)->attempts, 0);
 }
 
@@ -214,8 +218,7 @@ TEST_F(KilledServerTest, ANewResultBeginsTheCountAnew) {
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(run_and_kill(id)) << i;
   ASSERT_TRUE(run_and_kill(id, 1)) << "its last attempt";
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(run_and_kill(id)) << i;
-  start([](const HttpRequest&, const std::string&, const std::function<void()>&,
-           const std::atomic<bool>*) -> BatchReply { return done(); });
+  start_answering();
   EXPECT_EQ(wait_for_end("one", id).completed, 10);
 }
 
@@ -243,9 +246,7 @@ TEST_F(KilledServerTest, LinesThatMayHaveBeenOpenAreAskedOneByOne) {
       return std::get<0>(Generation::start(engine, metrics, std::move(plan), std::move(wake)));
     });
     EXPECT_EQ(wait_for_end("one", id).completed, 12);
-    service_.reset();
-    store_.reset();
-    open();
+    reopen();
     ASSERT_EQ(open_lines.size(), 12u);
     const auto careful = open_lines.begin() + 4;  // after the first 4, which ran at once
     EXPECT_EQ(*std::max_element(open_lines.begin(), careful) == 0, killed);
@@ -257,8 +258,7 @@ TEST_F(KilledServerTest, LinesThatMayHaveBeenOpenAreAskedOneByOne) {
 TEST_F(KilledServerTest, LastAttemptsAreMadeOneByOne) {
   open();
   const std::string first = add("one"), second = add("two");
-  service_.reset();
-  store_.reset();
+  close();
   for (const std::string& id : {first, second}) {
     std::string note = read(id);
     const size_t at = note.find("\"attempts\":0");
@@ -298,12 +298,7 @@ TEST_F(BatchServiceTest, WorkOnALineIsGivenUpAndNoResult) {
   open();
   const std::string first = add("one"), second = add("two");
   std::atomic<int> asked{0};
-  start([&](const HttpRequest&, const std::string&, const std::function<void()>&,
-            const std::atomic<bool>* given_up) -> BatchReply {
-    ++asked;
-    while (!*given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return error_response(http_error(400, "It was given up."));
-  });
+  start_hanging(asked, 400);
   while (asked < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_FALSE(service_->wait(std::chrono::milliseconds(1)));
   ASSERT_TRUE(service_->cancel("one", first));
@@ -338,8 +333,7 @@ TEST_F(BatchServiceTest, AFileThatABatchReadsIsNotDeleted) {
   const std::string id = std::get<Batch>(create(file)).id;
   EXPECT_EQ(service_->erase(file), id);
   EXPECT_TRUE(store_->find("one", file.id));
-  start([](const HttpRequest&, const std::string&, const std::function<void()>&,
-           const std::atomic<bool>*) -> BatchReply { return done(); });
+  start_answering();
   EXPECT_EQ(wait_for_end("one", id).completed, 1);
   EXPECT_FALSE(service_->erase(file));
   EXPECT_FALSE(store_->find("one", file.id));
@@ -349,9 +343,7 @@ TEST_F(BatchServiceTest, AFileThatABatchReadsIsNotDeleted) {
 TEST_F(BatchServiceTest, LinesAreOfTheClientThatMadeTheBatch) {
   open();
   const std::string id = add("one");
-  service_.reset();
-  store_.reset();
-  open();
+  reopen();
   std::atomic<int> of_it{0};
   start([&](const HttpRequest& request, const std::string&, const std::function<void()>&,
             const std::atomic<bool>*) -> BatchReply {
@@ -446,8 +438,7 @@ TEST_F(BatchServiceTest, AWindowIsAShortText) {
 // Otherwise their release would free too much room, or none.
 TEST_F(BatchServiceTest, ResultsBeyondALowerLimitCountAllTheSame) {
   open();
-  service_.reset();
-  store_.reset();
+  close();
   const std::string from = (folder_ / "batches/batch_1.output.jsonl").string();
   std::ofstream(from) << std::string(100, 'x');
   open({.max_total_bytes = 50});
@@ -485,8 +476,7 @@ TEST_F(BatchServiceTest, ResultsPastAKeysQuotaEndItsBatch) {
 TEST_F(BatchServiceTest, ResultsOfABatchThatIsNotOverCountForItsOwner) {
   open();
   const std::string id = add("one");
-  service_.reset();
-  store_.reset();
+  close();
   std::ofstream(folder_ / "batches" / (id + ".output.jsonl")) << std::string(300, 'x');
   open({.max_owner_bytes = FileStore::kLeastBytes + 350});
   EXPECT_EQ(store_->reserve("one", 51), FileStore::Room::kNoneForOwner);
@@ -499,8 +489,7 @@ TEST_F(BatchServiceTest, ResultsOfADamagedBatchCountForNobody) {
   open();
   const std::string id = add("");
   const size_t input = std::string_view(kBatchLine).size();
-  service_.reset();
-  store_.reset();
+  close();
   std::ofstream(folder_ / "batches" / (id + ".output.jsonl")) << std::string(300, 'x');
   std::ofstream(folder_ / "batches" / (id + ".json")) << "{}";
   open({.max_total_bytes = 1000 + input, .max_owner_bytes = 350 + FileStore::kLeastBytes});

@@ -138,15 +138,13 @@ TEST(LogSink, AServerGoesOnAndSaysInItsMetricsWhatItDropped) {
   Client client(server->port());
   for (int i = 0; i < 2000; ++i) {
     const auto response = client.get("/v1/models");
-    ASSERT_TRUE(response) << i;
-    ASSERT_EQ(response->status, 200);
+    ASSERT_EQ(response.status, 200);
   }
   EXPECT_GT(sink->dropped(), 0);
   const auto metrics = client.get("/metrics");
-  ASSERT_TRUE(metrics);
   std::smatch found;
   ASSERT_TRUE(
-      std::regex_search(metrics->body, found, std::regex("\nvolley:log_lines_dropped_total\\{.*\\} ([0-9]+)\n")));
+      std::regex_search(metrics.body, found, std::regex("\nvolley:log_lines_dropped_total\\{.*\\} ([0-9]+)\n")));
   EXPECT_GT(std::stoll(found[1].str()), 0);
 }
 

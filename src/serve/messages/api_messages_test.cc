@@ -11,6 +11,7 @@ constexpr const char* kMessagesPath = "/v1/messages";
 class ApiMessagesTest : public ApiTest {
  protected:
   json ask(Api& api, const json& body) { return ApiTest::ask(api, kMessagesPath, body); }
+  json ask(const json& body) { return ask(api_, body); }
   static json hello() { return json::parse(R"({"max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]})"); }
 };
 
@@ -44,8 +45,6 @@ TEST_F(ApiMessagesTest, AnswersAMessage) {
 }
 
 TEST_F(ApiMessagesTest, BlocksBecomeTurns) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const char* body = R"({"max_tokens": 5, "messages": [
     {"role": "user", "content": [{"type": "text", "text": "1"}, {"type": "text", "text": "2"}]},
     {"role": "assistant", "content": [
@@ -57,8 +56,8 @@ TEST_F(ApiMessagesTest, BlocksBecomeTurns) {
       {"type": "tool_result", "tool_use_id": "c2", "is_error": true, "content": [{"type": "text", "text": "two"}]},
       {"type": "tool_result", "tool_use_id": "c3"},
       {"type": "text", "text": "more"}]}]})";
-  ASSERT_EQ(answer(api, post(kMessagesPath, body)).response->status, 200);
-  EXPECT_EQ(json::parse(prompt(engine).substr(0, prompt(engine).find("|{"))), json::parse(R"([
+  ASSERT_EQ(answer(post(kMessagesPath, body)).response->status, 200);
+  EXPECT_EQ(json::parse(prompt(engine_).substr(0, prompt(engine_).find("|{"))), json::parse(R"([
     {"role": "user", "content": "1\n2"},
     {"role": "assistant", "content": "so", "reasoning_content": "hm", "tool_calls": [
       {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"z\":1,\"a\":2.50}"}},
@@ -70,26 +69,22 @@ TEST_F(ApiMessagesTest, BlocksBecomeTurns) {
 }
 
 TEST_F(ApiMessagesTest, PastCallsNeedNoInput) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const auto body = [](const std::string& input) {
     return R"({"max_tokens": 5, "messages": [{"role": "user", "content": "hi"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f")" +
            input + R"(}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}]})";
   };
   for (const char* input : {"", R"(, "input": null)", R"(, "input": "")", R"(, "input": {})"}) {
-    ASSERT_EQ(answer(api, post(kMessagesPath, body(input))).response->status, 200) << input;
-    EXPECT_NE(prompt(engine).find(R"("name":"f","arguments":"{}")"), std::string::npos) << prompt(engine);
+    ASSERT_EQ(answer(post(kMessagesPath, body(input))).response->status, 200) << input;
+    EXPECT_NE(prompt(engine_).find(R"("name":"f","arguments":"{}")"), std::string::npos) << prompt(engine_);
   }
   for (const char* input : {R"(, "input": "x")", R"(, "input": [])", R"(, "input": 7)"}) {
-    EXPECT_EQ(answer(api, post(kMessagesPath, body(input))).response->status, 400) << input;
+    EXPECT_EQ(answer(post(kMessagesPath, body(input))).response->status, 400) << input;
   }
 }
 
 // The model wrote them in an earlier answer.
 TEST_F(ApiMessagesTest, PastCallsKeepNumbersThatNoDoubleHolds) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   for (const std::string& number : {std::string("1195858088e1678"), std::string("-1E+999"), std::string("1e-99999"),
                                     "0." + std::string(400, '7') + "e999", std::string(400, '7')}) {
     for (const std::string& input : {R"({"n": )" + number + "}", R"({"n": [{"m": )" + number + "}, 1.50]}"}) {
@@ -97,19 +92,17 @@ TEST_F(ApiMessagesTest, PastCallsKeepNumbersThatNoDoubleHolds) {
           R"({"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}, {"role": "assistant",
           "content": [{"type": "tool_use", "id": "c", "name": "f", "input": )" +
           input + R"(}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}]})";
-      ASSERT_EQ(answer(api, post(kMessagesPath, body)).response->status, 200) << input;
-      EXPECT_NE(prompt(engine).find(R"("arguments":)" + json_quote(input)), std::string::npos) << prompt(engine);
+      ASSERT_EQ(answer(post(kMessagesPath, body)).response->status, 200) << input;
+      EXPECT_NE(prompt(engine_).find(R"("arguments":)" + json_quote(input)), std::string::npos) << prompt(engine_);
     }
   }
 }
 
 TEST_F(ApiMessagesTest, TheAssistantsTextIsContinued) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   json body = hello();
   body["messages"].push_back({{"role", "assistant"}, {"content", "Once"}});
-  ask(api, body);
-  EXPECT_TRUE(prompt(engine).ends_with("|0|1")) << prompt(engine);
+  ask(body);
+  EXPECT_TRUE(prompt(engine_).ends_with("|0|1")) << prompt(engine_);
 }
 
 json with_tools(json body) {
@@ -217,8 +210,6 @@ TEST_F(ApiMessagesTest, AStopSequenceInACallIsSaid) {
 }
 
 TEST_F(ApiMessagesTest, ToolChoiceIsHeldByAGrammar) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const std::pair<const char*, bool> cases[] = {
       {R"({"type": "auto"})", false}, {R"({"type": "auto", "disable_parallel_tool_use": true})", true},
       {R"({"type": "any"})", true},   {R"({"type": "tool", "name": "g"})", true},
@@ -227,20 +218,18 @@ TEST_F(ApiMessagesTest, ToolChoiceIsHeldByAGrammar) {
   for (const auto& [choice, held] : cases) {
     json body = with_tools(hello());
     body["tool_choice"] = json::parse(choice);
-    ask(api, body);
-    EXPECT_EQ(engine.submitted().back().grammar.has_value(), held) << choice;
+    ask(body);
+    EXPECT_EQ(engine_.submitted().back().grammar.has_value(), held) << choice;
   }
 }
 
 TEST_F(ApiMessagesTest, CountsThePromptsTokens) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   json body = with_tools(hello());
-  ask(api, body);
-  const size_t tokens = engine.submitted().back().prompt.size();
+  ask(body);
+  const size_t tokens = engine_.submitted().back().prompt.size();
   body.erase("max_tokens");
-  EXPECT_EQ(answer(api, post("/v1/messages/count_tokens", body.dump())).body(), json({{"input_tokens", tokens}}));
-  EXPECT_EQ(engine.submitted().size(), 1u);
+  EXPECT_EQ(answer(post("/v1/messages/count_tokens", body.dump())).body(), json({{"input_tokens", tokens}}));
+  EXPECT_EQ(engine_.submitted().size(), 1u);
 }
 
 TEST_F(ApiMessagesTest, TakesTheKeyOfEitherHeader) {
@@ -258,8 +247,6 @@ TEST_F(ApiMessagesTest, TakesTheKeyOfEitherHeader) {
 }
 
 TEST_F(ApiMessagesTest, RefusesByName) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const std::pair<const char*, const char*> cases[] = {
       {R"({"max_tokens": null})", "max_tokens"},
       {R"({"max_tokens": 100000})", "messages"},
@@ -291,7 +278,7 @@ TEST_F(ApiMessagesTest, RefusesByName) {
   for (const auto& [fields, param] : cases) {
     json body = hello();
     body.update(json::parse(fields));
-    const Answer got = answer(api, post(kMessagesPath, body.dump()));
+    const Answer got = answer(post(kMessagesPath, body.dump()));
     EXPECT_EQ(got.response->status, 400) << fields;
     EXPECT_EQ(got.body().at("error").at("param"), param) << fields;
   }
@@ -299,8 +286,6 @@ TEST_F(ApiMessagesTest, RefusesByName) {
 
 // Errors use this API's names, wherever the mistake is found.
 TEST_F(ApiMessagesTest, ErrorsNameItsOwnFields) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const std::pair<const char*, const char*> cases[] = {
       {R"({"regex": "a", "output_config": {"format": {"type": "json_schema", "schema": {}}}})",
        "\"output_config.format\" and \"regex\""},
@@ -311,15 +296,13 @@ TEST_F(ApiMessagesTest, ErrorsNameItsOwnFields) {
   for (const auto& [fields, part] : cases) {
     json body = with_tools(hello());
     body.update(json::parse(fields));
-    const Answer got = answer(api, post(kMessagesPath, body.dump()));
+    const Answer got = answer(post(kMessagesPath, body.dump()));
     EXPECT_EQ(got.response->status, 400) << fields;
     EXPECT_NE(got.body().at("error").at("message").get<std::string>().find(part), std::string::npos) << got.body();
   }
 }
 
 TEST_F(ApiMessagesTest, FieldsOfChatsThatAskForNothingAreTaken) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   for (const char* fields :
        {R"({"n": 1, "best_of": 1, "echo": false, "stop": [], "parallel_tool_calls": true, "stream_options": {}})",
         R"({"logprobs": false, "top_logprobs": 0, "return_token_ids": false, "response_format": {"type": "text"}})",
@@ -331,7 +314,7 @@ TEST_F(ApiMessagesTest, FieldsOfChatsThatAskForNothingAreTaken) {
         R"({"mcp_servers": [], "container": null, "add_generation_prompt": true, "continue_final_message": false})"}) {
     json body = hello();
     body.update(json::parse(fields));
-    const Answer got = answer(api, post(kMessagesPath, body.dump()));
+    const Answer got = answer(post(kMessagesPath, body.dump()));
     EXPECT_EQ(got.response->status, 200) << got.response->body;
   }
 }

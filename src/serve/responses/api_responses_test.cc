@@ -6,19 +6,16 @@ namespace volley::serve {
 namespace {
 
 TEST_F(ApiResponsesTest, PastCallsNeedNoArguments) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   for (const char* arguments : {"", R"(, "arguments": null)", R"(, "arguments": "")"}) {
     const std::string body = R"({"input": [{"role": "user", "content": "hi"},
         {"type": "function_call", "call_id": "c", "name": "f")" +
                              std::string(arguments) + R"(},
         {"type": "function_call_output", "call_id": "c", "output": "x"}]})";
-    ASSERT_EQ(answer(api, post(kResponsesPath, body)).response->status, 200) << arguments;
-    EXPECT_NE(prompt(engine).find(R"("name":"f","arguments":"")"), std::string::npos) << prompt(engine);
+    ASSERT_EQ(answer(post(kResponsesPath, body)).response->status, 200) << arguments;
+    EXPECT_NE(prompt(engine_).find(R"("name":"f","arguments":"")"), std::string::npos) << prompt(engine_);
   }
-  EXPECT_EQ(
-      error(api, R"({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": 7}]})").at("param"),
-      "input");
+  EXPECT_EQ(error(R"({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": 7}]})").at("param"),
+            "input");
 }
 
 TEST_F(ApiResponsesTest, AnswersAText) {
@@ -56,11 +53,9 @@ TEST_F(ApiResponsesTest, AnswersAText) {
 
 // Without keys any client may ask for any name.
 TEST_F(ApiResponsesTest, NamesCannotBeGuessed) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   std::set<std::string> first, second;
   for (int i = 0; i < 32; ++i) {
-    const json response = ask(api, {{"input", "hi"}});
+    const json response = ask({{"input", "hi"}});
     const std::string id = response.at("id");
     ASSERT_EQ(id.size(), 5 + 32u) << id;
     EXPECT_EQ(id.find_first_not_of("0123456789abcdef", 5), std::string::npos) << id;
@@ -73,9 +68,7 @@ TEST_F(ApiResponsesTest, NamesCannotBeGuessed) {
 }
 
 TEST_F(ApiResponsesTest, ItemsBecomeTurns) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  ask(api, json::parse(R"({"instructions": "A.", "input": [
+  ask(json::parse(R"({"instructions": "A.", "input": [
     {"role": "developer", "content": "B."},
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1"}, {"type": "input_text", "text": "2"}]},
     {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
@@ -87,7 +80,7 @@ TEST_F(ApiResponsesTest, ItemsBecomeTurns) {
     {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short"}], "encrypted_content": null},
     {"role": "assistant", "content": "done"},
     {"role": "user", "content": "more"}]})"));
-  const json messages = json::parse(prompt(engine).substr(0, prompt(engine).find("||")));
+  const json messages = json::parse(prompt(engine_).substr(0, prompt(engine_).find("||")));
   EXPECT_EQ(messages, json::parse(R"([
     {"role": "system", "content": "A.\n\nB."},
     {"role": "user", "content": "1\n2"},
@@ -209,43 +202,37 @@ TEST_F(ApiResponsesTest, AStreamThatFailsSaysSo) {
 }
 
 TEST_F(ApiResponsesTest, LogprobsAreOfTheText) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   json body = {{"input", "hi"}, {"include", {"message.output_text.logprobs"}}, {"top_logprobs", 2}};
-  const json whole = ask(api, body).at("output")[0].at("content")[0].at("logprobs");
+  const json whole = ask(body).at("output")[0].at("content")[0].at("logprobs");
   ASSERT_EQ(whole.size(), 11u);
   EXPECT_EQ(whole[0].at("token"), "H");
   EXPECT_EQ(whole[0].at("top_logprobs").size(), 2u);
   body["stream"] = true;
   json streamed = json::array();
-  for (const json& event : events_of(answer(api, post(kResponsesPath, body.dump())).events)) {
+  for (const json& event : events_of(answer(post(kResponsesPath, body.dump())).events)) {
     if (event.at("type") != "response.output_text.delta") continue;
     for (const json& entry : event.at("logprobs")) streamed.push_back(entry);
   }
   EXPECT_EQ(streamed, whole);
   body["tools"] = tools();
-  EXPECT_EQ(error(api, body.dump()).at("param"), "include") << "which tokens are the text's depends on the steps";
+  EXPECT_EQ(error(body.dump()).at("param"), "include") << "which tokens are the text's depends on the steps";
 }
 
 TEST_F(ApiResponsesTest, ConversationsGoOn) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  const json first = ask(api, {{"input", "one"}, {"instructions", "Old."}});
-  const json second = ask(api, {{"input", "two"}, {"instructions", "New."}, {"previous_response_id", first.at("id")}});
-  EXPECT_EQ(prompt(engine), R"([{"role":"system","content":"New."},{"role":"user","content":"one"},)"
-                            R"({"role":"assistant","content":"Hello world"},{"role":"user","content":"two"}]||1|0)");
+  const json first = ask({{"input", "one"}, {"instructions", "Old."}});
+  const json second = ask({{"input", "two"}, {"instructions", "New."}, {"previous_response_id", first.at("id")}});
+  EXPECT_EQ(prompt(engine_), R"([{"role":"system","content":"New."},{"role":"user","content":"one"},)"
+                             R"({"role":"assistant","content":"Hello world"},{"role":"user","content":"two"}]||1|0)");
   EXPECT_EQ(second.at("previous_response_id"), first.at("id"));
   // Some clients refer to items instead.
-  ask(api, {{"input", json::array({{{"type", "item_reference"}, {"id", first.at("output")[0].at("id")}},
-                                   {{"role", "user"}, {"content", "x"}}})}});
-  EXPECT_EQ(prompt(engine), R"([{"role":"assistant","content":"Hello world"},{"role":"user","content":"x"}]||1|0)");
-  EXPECT_EQ(error(api, R"({"input": "x", "previous_response_id": "resp_0"})").at("code"),
-            "previous_response_not_found");
-  EXPECT_EQ(error(api, R"({"input": [{"type": "item_reference", "id": "msg_0_0"}]})").at("param"), "input");
+  ask({{"input", json::array({{{"type", "item_reference"}, {"id", first.at("output")[0].at("id")}},
+                              {{"role", "user"}, {"content", "x"}}})}});
+  EXPECT_EQ(prompt(engine_), R"([{"role":"assistant","content":"Hello world"},{"role":"user","content":"x"}]||1|0)");
+  EXPECT_EQ(error(R"({"input": "x", "previous_response_id": "resp_0"})").at("code"), "previous_response_not_found");
+  EXPECT_EQ(error(R"({"input": [{"type": "item_reference", "id": "msg_0_0"}]})").at("param"), "input");
   // The message would cut it within a character.
   const std::string long_id = std::string(99, 'a') + "é";
-  EXPECT_EQ(error(api, R"({"input": [{"type": "item_reference", "id": ")" + long_id + "\"}]}").at("code"),
-            "item_not_found");
+  EXPECT_EQ(error(R"({"input": [{"type": "item_reference", "id": ")" + long_id + "\"}]}").at("code"), "item_not_found");
 }
 
 TEST_F(ApiResponsesTest, WhatIsKeptCanBeReadAndDeleted) {
@@ -286,15 +273,13 @@ TEST_F(ApiResponsesTest, WhatIsKeptCanBeReadAndDeleted) {
 }
 
 TEST_F(ApiResponsesTest, WhatIsNotToBeKeptIsNot) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  const json response = ask(api, {{"input", "a"}, {"store", false}});
+  const json response = ask({{"input", "a"}, {"store", false}});
   EXPECT_EQ(response.at("store"), false);
-  EXPECT_EQ(answer(api, get(std::string(kResponsesPath) + "/" + response.at("id").get<std::string>())).response->status,
+  EXPECT_EQ(answer(get(std::string(kResponsesPath) + "/" + response.at("id").get<std::string>())).response->status,
             404);
   ServerOptions options = make_options();
   options.max_stored_bytes = 10;
-  Api small(engine, options);
+  Api small(engine_, options);
   EXPECT_EQ(ask(small, {{"input", "a"}}).at("store"), false) << "there is no room, and the answer says so";
 }
 
@@ -321,8 +306,6 @@ TEST_F(ApiResponsesTest, WhatAnAnswerRepeatsIsBounded) {
 }
 
 TEST_F(ApiResponsesTest, RefusesByName) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const std::tuple<const char*, const char*> cases[] = {
       {R"({})", "input"},
       {R"({"input": []})", "input"},
@@ -358,13 +341,11 @@ TEST_F(ApiResponsesTest, RefusesByName) {
       {R"({"input": "x", "mirostat": 2})", "mirostat"},
       {R"({"input": "x", "volley": {"blocks": true}})", "volley"},
   };
-  for (const auto& [body, param] : cases) EXPECT_EQ(error(api, body).at("param"), param) << body;
-  EXPECT_EQ(answer(api, post(kResponsesPath, R"({"input": "x", "model": "gpt-9"})")).response->status, 404);
+  for (const auto& [body, param] : cases) EXPECT_EQ(error(body).at("param"), param) << body;
+  EXPECT_EQ(answer(post(kResponsesPath, R"({"input": "x", "model": "gpt-9"})")).response->status, 404);
 }
 
 TEST_F(ApiResponsesTest, FieldsOfChatsThatAskForNothingAreTaken) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   for (const char* body :
        {R"({"input": "x", "n": 1, "best_of": 1, "echo": false, "logprobs": false, "return_token_ids": false})",
         R"({"input": "x", "response_format": {"type": "text"}, "context_management": [], "conversation": null})",
@@ -373,42 +354,38 @@ TEST_F(ApiResponsesTest, FieldsOfChatsThatAskForNothingAreTaken) {
             "text": {"verbosity": "low"}, "prompt_cache_key": "k", "prompt_cache_retention": "24h",
             "prompt_cache_options": {"ttl": "1h"}, "client_metadata": {"a": "b"}, "access_programs": {"cyber": "standard"},
             "stream_options": {"include_obfuscation": false}, "parallel_tool_calls": false, "max_tool_calls": 5})"}) {
-    const Answer got = answer(api, post(kResponsesPath, body));
+    const Answer got = answer(post(kResponsesPath, body));
     EXPECT_EQ(got.response->status, 200) << got.response->body;
   }
 }
 
 TEST_F(ApiResponsesTest, TextAndToolChoiceAreHeldByAGrammar) {
-  FakeEngine engine;
-  Api api(engine, make_options());
   const char* body = R"({"input": "x", "text": {"format": {"type": "json_schema", "name": "n", "strict": true,
     "schema": {"type":"object","properties":{"z":{},"a":{}}}}}})";
-  ASSERT_EQ(answer(api, post(kResponsesPath, body)).response->status, 200);
-  ASSERT_TRUE(engine.submitted().back().grammar);
-  EXPECT_EQ(engine.submitted().back().grammar->text, R"({"type":"object","properties":{"z":{},"a":{}}})")
+  ASSERT_EQ(answer(post(kResponsesPath, body)).response->status, 200);
+  ASSERT_TRUE(engine_.submitted().back().grammar);
+  EXPECT_EQ(engine_.submitted().back().grammar->text, R"({"type":"object","properties":{"z":{},"a":{}}})")
       << "in the client's order";
   for (const char* choice :
        {R"("required")", R"({"type": "function", "name": "g"})",
         R"({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]})"}) {
-    ask(api, {{"input", "x"}, {"tools", tools()}, {"tool_choice", json::parse(choice)}});
-    EXPECT_TRUE(engine.submitted().back().grammar) << choice;
+    ask({{"input", "x"}, {"tools", tools()}, {"tool_choice", json::parse(choice)}});
+    EXPECT_TRUE(engine_.submitted().back().grammar) << choice;
   }
-  ask(api, {{"input", "x"}, {"tools", tools()}, {"tool_choice", "none"}});
-  EXPECT_FALSE(engine.submitted().back().grammar);
+  ask({{"input", "x"}, {"tools", tools()}, {"tool_choice", "none"}});
+  EXPECT_FALSE(engine_.submitted().back().grammar);
 }
 
 TEST_F(ApiResponsesTest, EveryFieldOfAChatThatMeansTheSameIsTaken) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  ask(api, json::parse(R"({"input": "x", "seed": 7, "top_k": 5, "stop": "q", "min_p": 0.5, "ignore_eos": true,
+  ask(json::parse(R"({"input": "x", "seed": 7, "top_k": 5, "stop": "q", "min_p": 0.5, "ignore_eos": true,
                            "reasoning": {"effort": "none"}, "volley": {"speculation": false}})"));
-  const GenerateRequest request = engine.submitted().back();
+  const GenerateRequest request = engine_.submitted().back();
   EXPECT_EQ(request.sampling.seed, 7u);
   EXPECT_EQ(request.sampling.top_k, 5);
   EXPECT_EQ(request.stop, std::vector<std::string>{"q"});
   EXPECT_TRUE(request.ignore_eos);
   EXPECT_FALSE(request.speculation);
-  EXPECT_NE(prompt(engine).find("\"enable_thinking\":false"), std::string::npos);
+  EXPECT_NE(prompt(engine_).find("\"enable_thinking\":false"), std::string::npos);
 }
 
 }  // namespace

@@ -29,6 +29,8 @@ inline std::vector<json> events_of(const std::string& stream) {
 class ApiResponsesTest : public ApiTest {
  protected:
   json ask(Api& api, const json& body) { return ApiTest::ask(api, kResponsesPath, body); }
+  json ask(const json& body) { return ask(api_, body); }
+  json error(const std::string& body) { return error(api_, body); }
   json error(Api& api, const std::string& body) {
     const Answer got = answer(api, post(kResponsesPath, body));
     EXPECT_EQ(got.response->status, 400) << body;

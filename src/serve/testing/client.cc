@@ -94,9 +94,9 @@ std::optional<std::string> Client::read_bytes(size_t size) {
   return bytes;
 }
 
-std::optional<ClientResponse> Client::receive(bool head_only) {
+ClientResponse Client::receive(bool head_only) {
   auto line = read_line();
-  if (!line || line->size() < 12) return std::nullopt;
+  if (!line || line->size() < 12) return {};
   ClientResponse response;
   response.status = std::stoi(line->substr(9, 3));
   while ((line = read_line()) && !line->empty()) {
@@ -105,19 +105,19 @@ std::optional<ClientResponse> Client::receive(bool head_only) {
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
     response.headers[name] = line->substr(colon + 2);
   }
-  if (!line) return std::nullopt;
+  if (!line) return {};
   if (head_only || response.status == 100) return response;
   if (const auto length = response.headers.find("content-length"); length != response.headers.end()) {
     auto body = read_bytes(std::stoul(length->second));
-    if (!body) return std::nullopt;
+    if (!body) return {};
     response.body = *body;
   } else if (response.headers.contains("transfer-encoding")) {
     while (true) {
       const auto size_line = read_line();
-      if (!size_line) return std::nullopt;
+      if (!size_line) return {};
       const size_t size = std::stoul(*size_line, nullptr, 16);
       const auto piece = read_bytes(size + 2);
-      if (!piece) return std::nullopt;
+      if (!piece) return {};
       if (size == 0) break;
       response.body += piece->substr(0, size);
     }
@@ -137,13 +137,13 @@ std::string Client::post_text(const std::string& path, const std::string& json) 
          std::to_string(json.size()) + "\r\n\r\n" + json;
 }
 
-std::optional<ClientResponse> Client::get(const std::string& path) {
-  if (!send(get_text(path))) return std::nullopt;
+ClientResponse Client::get(const std::string& path) {
+  if (!send(get_text(path))) return {};
   return receive();
 }
 
-std::optional<ClientResponse> Client::post(const std::string& path, const std::string& json) {
-  if (!send(post_text(path, json))) return std::nullopt;
+ClientResponse Client::post(const std::string& path, const std::string& json) {
+  if (!send(post_text(path, json))) return {};
   return receive();
 }
 

@@ -10,7 +10,10 @@
 
 namespace volley::serve {
 
+// A response; false: the connection ended before it was complete.
 struct ClientResponse {
+  explicit operator bool() const { return status != 0; }
+
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // chunks joined
@@ -25,8 +28,8 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   bool send(std::string_view bytes);  // false: the server closed
-  // The next response on the connection; nothing if the connection ends before it is complete.
-  std::optional<ClientResponse> receive(bool head_only = false);
+  // The next response on the connection.
+  ClientResponse receive(bool head_only = false);
   // Waits until `text` was received, and leaves all bytes for receive().
   bool wait_for(std::string_view text);
   bool wait_for_close();
@@ -35,8 +38,8 @@ class Client {
   void send_end();  // ends the client's side, which still reads
   void close();
 
-  std::optional<ClientResponse> get(const std::string& path);
-  std::optional<ClientResponse> post(const std::string& path, const std::string& json);
+  ClientResponse get(const std::string& path);
+  ClientResponse post(const std::string& path, const std::string& json);
 
   static std::string get_text(const std::string& path);
   static std::string post_text(const std::string& path, const std::string& json);
