@@ -1,5 +1,6 @@
-"""What trees of drafts would bring a drafter of the pocket target: where the target first leaves the drafted tokens, which
-place its choice has among the drafter's candidates, and whether what is drafted after that choice would be right again.
+"""What trees of drafts would bring a drafter of the pocket target: where the target first leaves the drafted tokens,
+which place its choice has among the drafter's candidates, and whether what is drafted after that choice would be right
+again.
 
     python3 trees.py --target DIR --draft DIR --prompts FILE.jsonl [--temperature 0] [--count 100]
 
@@ -16,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from answers import load_target
+from answers import load_target, prompt_of
 from model import Drafter
 from train_drafter import draft_blocks, score
 from train_target import generate
@@ -32,9 +33,10 @@ def noise_of_choice(logits, chosen):
 
 
 def walk(places, siblings=0, follow=False):
-    """Tokens that each step takes of an answer whose proposals from each token on have the target's choices at `places`: 1
-    is what is drafted, 0 no candidate. The first other choice is taken, too: by a sibling, which a verified token may have
-    so many of, one gets the target's choice behind it, and with `follow` what is drafted there."""
+    """Tokens that each step takes of an answer, and of each step with a wrong token the places from that one on.
+    places: of each token of the answer the places of the target's choices among what is drafted after it: 1 is what is
+    drafted, 0 no candidate. A tree adds so many siblings to each drafted token, next in place; where the choice is one
+    of them, the step takes the target's choice behind it, too, and with `follow` what is drafted behind it."""
     at, taken, missed = 0, [], []
     while at < len(places):
         block = places[at]
@@ -48,6 +50,10 @@ def walk(places, siblings=0, follow=False):
         taken.append(min(n + 1, len(places) - at))
         at += n + 1
     return taken, missed
+
+
+def share(part, whole):
+    return f"{100 * part / max(1, whole):.0f} %"
 
 
 def main():
@@ -64,7 +70,7 @@ def main():
     drafter.load_state_dict(load_file(f"{a.draft}/model.safetensors"))
     lines = [json.loads(line) for line in open(a.prompts)]
     lines = lines[::max(1, len(lines) // a.count)][:a.count]
-    prompts = [tok.encode(f"<|im_start|>user\n{x['prompt']}<|im_end|>\n<|im_start|>assistant\n").ids for x in lines]
+    prompts = [tok.encode(prompt_of(x["prompt"])).ids for x in lines]
     answers = []  # of each token of an answer the places of what is drafted after it
     for p, answer in zip(prompts, generate(target, prompts, 144, "cpu", a.temperature)):
         ids = torch.tensor([p + answer + [2]])
@@ -89,13 +95,13 @@ def main():
 
     chain = [walk(places) for places in answers]
     steps, missed = sum(len(taken) for taken, _ in chain), [block for _, blocks in chain for block in blocks]
-    print(f"{steps} steps, {mean():.2f} tokens a step; {100 * len(missed) / steps:.0f} % of the steps have a wrong token")
+    print(f"{steps} steps, {mean():.2f} tokens a step; {share(len(missed), steps)} of the steps have a wrong token")
     for place in (2, 3, 4, 8):
         found = [block for block in missed if 2 <= block[0] <= place]
         behind = [block[1] == 1 for block in found if len(block) > 1]
-        print(f"  the target's choice is among the best {place} in {100 * len(found) / len(missed):.0f} %; of these the next "
-              f"drafted token is right in {100 * sum(behind) / max(1, len(behind)):.0f} %; tokens a step with siblings up to "
-              f"there {mean(place - 1):.2f}, with what is drafted behind them {mean(place - 1, True):.2f}")
+        print(f"  the target's choice is among the best {place} in {share(len(found), len(missed))}; of these the next "
+              f"drafted token is right in {share(sum(behind), len(behind))}; tokens a step with siblings up to there "
+              f"{mean(place - 1):.2f}, with what is drafted behind them {mean(place - 1, True):.2f}")
 
 
 if __name__ == "__main__":
