@@ -25,6 +25,10 @@ def load_target(folder, device):
     return target.to(device, torch.bfloat16).eval().requires_grad_(False)
 
 
+def prompt_of(question):
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--target", required=True)
@@ -33,9 +37,10 @@ def main():
     a, device = begin(ap)
     tok, target = Tokenizer.from_file(f"{a.target}/tokenizer.json"), load_target(a.target, device)
     t0, r = time.time(), random.Random(31)
-    prompts = [tok.encode(f"<|im_start|>user\n{tasks.draw(r)[1]}<|im_end|>\n<|im_start|>assistant\n").ids for _ in range(a.prompts)]
+    prompts = [tok.encode(prompt_of(tasks.draw(r)[1])).ids for _ in range(a.prompts)]
     half = len(prompts) // 2
-    answers = generate(target, prompts[:half], 144, device) + generate(target, prompts[half:], 144, device, temperature=1.0)
+    answers = generate(target, prompts[:half], 144, device)
+    answers += generate(target, prompts[half:], 144, device, temperature=1.0)
     order = list(range(len(prompts)))
     r.shuffle(order)
     rows, flags, row, flag = [], [], [], []
