@@ -58,7 +58,8 @@ Status check_folder(const std::string& option, const std::string& dir, const std
   if (parse_hub_model(dir) && !std::filesystem::exists(dir, ignored)) {
     const std::string cache = env_hf_hub_cache();
     return not_found(problem + ", and no such model in " + (cache.empty() ? "a Hugging Face cache" : cache) +
-                     ": get it with volley pull " + dir + ", or name the " + what + " with " + option + ".");
+                     ", Ollama's or LM Studio's folder" + ": get it with volley pull " + dir + ", or name the " + what +
+                     " with " + option + ".");
   }
   return not_found(problem + ": name the " + what + " on this machine's disk with " + option +
                    " (config.json, model.safetensors), or a GGUF file, which this user must be able to read.");
@@ -67,10 +68,11 @@ Status check_folder(const std::string& option, const std::string& dir, const std
 }  // namespace
 
 Result<ModelFolders> locate_models(const std::optional<std::string>& model, const std::optional<std::string>& draft) {
-  const std::string cache = env_hf_hub_cache();
+  const ModelCaches caches = model_caches();
+  const std::string& cache = caches.hub;
   ModelFolders folders;
   if (model) {
-    folders.target = locate_model(*model, cache);
+    VOLLEY_ASSIGN(folders.target, find_model(*model, caches));
   } else {
     VOLLEY_ASSIGN(const ModelPair pocket, find_pocket_models());
     folders.target = locate_model(pocket.target, cache);
@@ -82,7 +84,7 @@ Result<ModelFolders> locate_models(const std::optional<std::string>& model, cons
   } else if (draft == "auto") {
     VOLLEY_ASSIGN(folders.draft, locate_known_drafter(folders.target, cache));
   } else {
-    folders.draft = locate_model(*draft, cache);
+    VOLLEY_ASSIGN(folders.draft, find_model(*draft, caches));
   }
   return folders;
 }

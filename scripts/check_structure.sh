@@ -19,9 +19,9 @@ refuse() {
 
 # llama3 is what config.json calls one scaling of rotary frequencies, whatever the family.
 refuse 'a model family is named outside src/families:' \
-  'qwen|llama([^3]|3[^_ ,.:;()])|mistral|gpt.?oss|deepseek|kimi|glm|minimax' 'families/|gguf/|serve/|text/|decode/(dflash|mtp)/|decode/proposers\.cc:'
-refuse 'the drafting algorithm, or a field of its files, is named outside src/decode/dflash and src/decode/proposers.cc:' \
-  'dflash|mask_token_id|target_layer_ids|aux_hidden_state|draft_vocab' 'decode/(dflash|mtp)/|decode/proposers\.cc:'
+  'qwen|llama([^3]|3[^_ ,.:;()])|mistral|gpt.?oss|deepseek|kimi|glm|minimax' 'families/|gguf/|serve/|text/|decode/(dflash|mtp)/|decode/proposers\.cc:|base/environment.*ollama'
+refuse 'the drafting algorithm, or a field of its files, is named outside src/decode/dflash, src/decode/proposers.cc and src/gguf:' \
+  'dflash|mask_token_id|target_layer_ids|aux_hidden_state|draft_vocab' 'decode/(dflash|mtp)/|decode/proposers\.cc:|gguf/'
 # A table of functions per device says what there is (src/ops/kernels.h). VOLLEY_CUDA_SM90A is about machine code.
 refuse 'whether this build has CUDA is asked outside src/ops/kernels.h:' \
   '^ *#.*VOLLEY_CUDA([^_]|$)' 'ops/kernels\.h:'

@@ -10,14 +10,31 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
-ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3",
-                 "Qwen3MoeForCausalLM": "qwen3moe"}
-TARGETS = ("llama_tied", "llama_bias", "qwen2_tied", "plain", "moe_single")
+ARCHITECTURES = {"Gemma3ForCausalLM": "gemma3", "GptOssForCausalLM": "gpt-oss", "LlamaForCausalLM": "llama",
+                 "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe",
+                 "Qwen3NextForCausalLM": "qwen3next", "Qwen3_5ForCausalLM": "qwen35",
+                 "Qwen3_5MoeForConditionalGeneration": "qwen35moe"}
+TARGETS = ("gemma_windows", "hybrid_experts", "hybrid_tied", "hybrid_wide", "llama_tied", "llama_bias", "moe_single",
+           "next_experts", "plain", "qwen2_tied")
+DRAFTERS = ("markov_vanilla", "selector", "window_causal")
 BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "F16", "BF16", "F32")
 NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
          "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
          "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
-         "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp"}
+         "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+         "mlp.router": "ffn_gate_inp",
+         "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+         "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+         "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+         "linear_attn.in_proj_b": "ssm_beta",
+         "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.conv1d": "ssm_conv1d",
+         "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out"}
+# Of architectures with four norms, and of those whose second norm has another name.
+GEMMA_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+               "post_feedforward_layernorm": "post_ffw_norm"}
+POST_NORM = {"post_attention_layernorm": "post_attention_norm"}
+OWN_NAMES = {"gemma3": GEMMA_NAMES, "gpt-oss": POST_NORM, "qwen35": POST_NORM, "qwen35moe": POST_NORM,
+             "qwen3next": POST_NORM}
 
 
 def read_folder(folder: Path) -> dict[str, tuple[str, np.ndarray]]:
@@ -30,9 +47,11 @@ def read_folder(folder: Path) -> dict[str, tuple[str, np.ndarray]]:
             if name == "__metadata__":
                 continue
             begin, end = entry["data_offsets"]
-            dtype = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}[entry["dtype"]]
+            dtype = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "U8": np.uint8}[entry["dtype"]]
             bits = np.frombuffer(data[8 + size + begin : 8 + size + end], dtype).reshape(entry["shape"])
-            tensors[name.removeprefix("model.")] = (entry["dtype"], bits)
+            name = name.removeprefix("model.").removeprefix("language_model.")
+            if not name.startswith(("visual.", "mtp.")) or folder.parent.name == "mtp":
+                tensors[name] = (entry["dtype"], bits)
     return tensors
 
 
@@ -45,76 +64,239 @@ def paired(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(name: str, architecture: str, layers: int) -> str:
     whole = {"embed_tokens.weight": "token_embd.weight", "norm.weight": "output_norm.weight",
-             "lm_head.weight": "output.weight"}
+             "lm_head.weight": "output.weight", "mtp.fc.weight": f"blk.{layers}.nextn.eh_proj.weight",
+             "mtp.pre_fc_norm_embedding.weight": f"blk.{layers}.nextn.enorm.weight",
+             "mtp.pre_fc_norm_hidden.weight": f"blk.{layers}.nextn.hnorm.weight",
+             "mtp.norm.weight": f"blk.{layers}.nextn.shared_head_norm.weight"}
     if name in whole:
         return whole[name]
-    _, layer, rest = name.split(".", 2)
-    module, kind = rest.rsplit(".", 1)
-    return f"blk.{layer}.{NAMES[module]}.{kind}"
+    first = layers if name.startswith("mtp.") else 0
+    _, layer, rest = name.removeprefix("mtp.").split(".", 2)
+    own = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias", "self_attn.sinks": "attn_sinks.weight",
+           "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight", "mlp.experts.down_proj": "ffn_down_exps.weight"}
+    if rest not in own:
+        module, kind = rest.rsplit(".", 1)
+        own[rest] = f"{(NAMES | OWN_NAMES.get(architecture, {}))[module]}.{kind}"
+    return f"blk.{first + int(layer)}.{own[rest]}"
 
 
 def stacked(tensors: dict) -> dict:
     """Experts one by one become one tensor a layer."""
     result, experts = {}, {}
     for name, value in tensors.items():
-        if ".mlp.experts." not in name:
-            result[gguf_name(name)] = value
+        if ".ffn_expert." not in name:
+            result[name] = value
             continue
-        layer, rest = name.removeprefix("layers.").split(".mlp.experts.")
-        number, part = rest.removesuffix("_proj.weight").split(".")
-        experts.setdefault(f"blk.{layer}.ffn_{part}_exps.weight", {})[int(number)] = value
+        layer, rest = name.split(".ffn_expert.")
+        number, part = rest.split(".")
+        experts.setdefault(f"{layer}.ffn_{part}_exps.weight", {})[int(number)] = value
     for name, parts in experts.items():
         result[name] = (parts[0][0], np.stack([parts[i][1] for i in range(len(parts))]))
     return result
 
 
+def tiled(rows: np.ndarray, k_heads: int, v_heads: int) -> np.ndarray:
+    """As llama.cpp's converter orders the value heads of Qwen3.5."""
+    return rows.reshape(k_heads, v_heads // k_heads, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)
+
+
+def converted(name: str, dtype: str, bits: np.ndarray, architecture: str, config: dict) -> dict:
+    """A tensor of Hugging Face's as llama.cpp's converter (conversion/) writes it: one or two, or none."""
+    if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
+        bits = paired(bits, config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"])
+    if architecture == "gpt-oss" and ".mlp.experts." in name:
+        return oss_experts(name, bits)
+    if architecture.startswith(("gemma3", "qwen35", "qwen3next")) and "norm" in name and "linear" not in name:
+        dtype, bits = "F32", floats(dtype, bits) + 1
+    if architecture == "gemma3" and name.endswith("q_norm.weight"):  # files have no query_pre_attn_scalar
+        bits = bits * np.sqrt(np.float32(config["head_dim"] / config["query_pre_attn_scalar"]))
+    if "linear_attn" in name:
+        k_heads, v_heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+        keys, values = config["linear_key_head_dim"], v_heads // k_heads * config["linear_value_head_dim"]
+        if "in_proj_qkvz" in name:
+            heads = bits.reshape(k_heads, -1, bits.shape[-1])
+            parts = np.split(heads, np.cumsum([keys, keys, values]), axis=1)
+            rows = [part.reshape(-1, bits.shape[-1]) for part in parts]
+            return {name.replace("qkvz", "qkv"): (dtype, np.concatenate(rows[:3])),
+                    name.replace("qkvz", "z"): (dtype, rows[3])}
+        if "conv1d" in name:
+            bits = bits.squeeze(1)
+        if architecture.startswith("qwen35"):
+            kept = 2 * k_heads * keys
+            if "in_proj_qkv" in name or "conv1d" in name:
+                bits = np.concatenate([bits[:kept], tiled(bits[kept:], k_heads, v_heads)])
+            elif "out_proj" in name:
+                bits = tiled(bits.T, k_heads, v_heads).T
+            elif not name.endswith(".norm.weight"):
+                bits = tiled(bits, k_heads, v_heads)
+        if name.endswith("A_log"):
+            dtype, bits = "F32", -np.exp(floats(dtype, bits))
+    return {name: (dtype, bits)}
+
+
+def oss_experts(name: str, bits: np.ndarray) -> dict:
+    """Gate and up apart; a block's scale before its codes, the first half of which are the lower halves of its bytes."""
+    layer, what = name.removeprefix("layers.").split(".mlp.experts.")
+    of = {"gate": bits[:, 0::2], "up": bits[:, 1::2]} if "gate_up" in what else {"down": bits}
+    kind = what.rsplit("_", 1)[1]
+    parts = {f"blk.{layer}.ffn_{part}_exps.{kind}": value for part, value in of.items()}
+    if kind == "blocks":
+        codes = {key: np.stack([value & 15, value >> 4], axis=-1).reshape(*value.shape[:-1], 32)
+                 for key, value in parts.items()}
+        parts = {key: value[..., :16] | value[..., 16:] << 4 for key, value in codes.items()}
+    return {key: ("BF16" if kind == "bias" else "U8", value) for key, value in parts.items()}
+
+
+def joined_blocks(tensors: dict) -> dict:
+    result = {}
+    for name, (dtype, value) in tensors.items():
+        if name.endswith("_exps.blocks"):
+            scales = tensors[name.replace(".blocks", ".scales")][1]
+            blocks = np.concatenate([scales[..., None], value], axis=-1)
+            result[name.replace(".blocks", ".weight")] = ("MXFP4", blocks.reshape(*blocks.shape[:2], -1))
+        elif not name.endswith("_exps.scales"):
+            result[name] = (dtype, value)
+    return result
+
+
 def add_values(writer: gguf.GGUFWriter, config: dict) -> None:
     heads = config["num_attention_heads"]
-    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_block_count(config["num_hidden_layers"] + config.get("mtp_layers", 0))
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(config["num_key_value_heads"])
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
-    writer.add_rope_freq_base(config["rope_theta"])
+    rope = config.get("rope_parameters") or {"rope_theta": config["rope_theta"]} | (config.get("rope_scaling") or {})
+    if "sliding_attention" in rope:
+        writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+        rope = rope["full_attention"]
+    partial = config.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1))
+    writer.add_rope_dimension_count(int(head_dim * partial))
+    writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_eos_token_id(config["eos_token_id"])
-    if scaling := config.get("rope_scaling"):
-        writer.add_rope_scaling_type(gguf.RopeScalingType(scaling["type"]))
-        writer.add_rope_scaling_factor(scaling["factor"])
-    if "num_experts" in config:
-        writer.add_expert_count(config["num_experts"])
+    if "factor" in rope:
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope.get("rope_type") or rope["type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if "original_max_position_embeddings" in rope:
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    experts = config.get("num_experts") or config.get("num_local_experts")
+    if experts:
+        writer.add_expert_count(experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+    if config["architectures"][0].startswith("Gemma3"):
+        writer.add_sliding_window_pattern(config["layer_types"].index("full_attention") + 1)
+    if "linear_num_key_heads" in config:
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
+        writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+        writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+        writer.add_full_attention_interval(config.get("full_attention_interval") or
+                                           config["layer_types"].index("full_attention") + 1)
+        writer.add_rope_dimension_sections([11, 11, 10, 0])
+    if "mtp_layers" in config:
+        writer.add_nextn_predict_layers(config["mtp_layers"])
 
 
-def write_target(name: str, parts: int = 1) -> None:
-    folder = DATA / "targets" / name
+def write_target(name: str, parts: int = 1, folder: Path | None = None) -> None:
+    folder = folder or DATA / "targets" / name
     config = json.loads((folder / "config.json").read_text())
-    architecture = ARCHITECTURES[config["architectures"][0]]
-    tensors = stacked(read_folder(folder))
+    config |= config.get("text_config", {})
+    architecture = ARCHITECTURES[json.loads((folder / "config.json").read_text())["architectures"][0]]
+    tensors = read_folder(folder)
+    if name == "hybrid_tied":
+        tensors |= read_folder(DATA / "mtp" / name)
+        config["mtp_layers"] = 1
+    stored = {}
+    for tensor, (dtype, bits) in tensors.items():
+        for key, value in converted(tensor, dtype, bits, architecture, config).items():
+            expert = key.replace(".mlp.experts.", ".ffn_expert.").replace("_proj.weight", "")
+            if ".mlp.experts." in key and key.endswith("_proj.weight"):
+                key = "blk." + expert.removeprefix("layers.")
+            elif not key.startswith("blk."):
+                key = gguf_name(key, architecture, config["num_hidden_layers"])
+            stored[key] = value
+    stored = joined_blocks(stacked(stored))
     path = DATA / "gguf" / f"{name}.gguf"
-    split = max(1, -(-len(tensors) // parts)) if parts > 1 else 0
+    split = max(1, -(-len(stored) // parts)) if parts > 1 else 0
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split)
     writer.add_type(gguf.GGUFType.MODEL)
     add_values(writer, config)
-    for tensor, (dtype, bits) in tensors.items():
-        if architecture == "llama" and (".attn_q." in tensor or ".attn_k." in tensor):
-            heads = config["num_attention_heads" if ".attn_q." in tensor else "num_key_value_heads"]
-            bits = paired(bits, heads)
-        if bits.ndim == 1 or dtype == "F32":
-            writer.add_tensor(tensor, floats(dtype, bits))
+    for tensor, (dtype, bits) in stored.items():
+        if dtype == "MXFP4":
+            writer.add_tensor(tensor, np.ascontiguousarray(bits), raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+        elif bits.ndim == 1 or dtype == "F32" or "_exps.bias" in tensor or "ssm_conv1d" in tensor:
+            writer.add_tensor(tensor, np.ascontiguousarray(floats(dtype, bits)))
         else:
             kind = gguf.GGMLQuantizationType[dtype]
+            bits = bits[0] if "gate_inp_shexp" in tensor else bits
             raw = np.ascontiguousarray(bits).view(np.uint8).reshape(*bits.shape[:-1], -1)
             writer.add_tensor(tensor, raw, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_drafter(name: str) -> None:
+    """A drafter under the names and keys of llama.cpp's converter (conversion/qwen.py, src/models/dflash.cpp)."""
+    folder = DATA / "drafters" / name
+    config = json.loads((folder / "config.json").read_text())
+    own = config | config.get("dflash_config", {})
+    config |= config.get("transformer_layer_config", {})
+    layers = own.get("target_layer_ids") or [i - 1 for i in own["aux_hidden_state_layer_ids"]]
+    writer = gguf.GGUFWriter(DATA / "gguf" / f"draft_{name}.gguf", "dflash")
+    writer.add_type(gguf.GGUFType.MODEL)
+    add_values(writer, {"eos_token_id": 1} | config | {"architectures": [""], "sliding_window": 0})
+    writer.add_token_list([f"t{i}" for i in range(config["vocab_size"])])
+    writer.add_uint32("tokenizer.ggml.mask_token_id", own["mask_token_id"])
+    writer.add_array("dflash.target_layers", [i + 1 for i in layers])
+    writer.add_uint32("dflash.block_size", own["block_size"])
+    if "is_causal" in config or "speculators_config" in config:
+        writer.add_causal_attention(config.get("is_causal", False))
+    if "sliding_attention" in config.get("layer_types", []):
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    for key in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"):
+        if key in own:
+            writer.add_uint32(f"dflash.{key}", own[key])
+    names = {"fc.weight": "fc.weight", "hidden_norm.weight": "enc.output_norm.weight",
+             "norm.weight": "output_norm.weight",
+             "candidate_selector.hidden_projection.weight": "selector_hidden.weight",
+             "candidate_selector.predecessor_codebook": "selector_predecessor.weight",
+             "candidate_selector.successor_codebook": "selector_successor.weight",
+             "markov_head.markov_w1.weight": "markov_w1.weight", "markov_head.markov_w2.weight": "markov_w2.weight",
+             "confidence_head.proj.weight": "conf_proj.weight", "confidence_head.proj.bias": "conf_proj.bias"}
+    conv = {"attention_conv.base_kernel": "attn_conv_base", "mlp_conv.base_kernel": "ffn_conv_base",
+            "attention_conv.kernel_projection.weight": "attn_conv_proj.weight",
+            "mlp_conv.kernel_projection.weight": "ffn_conv_proj.weight"}
+    for tensor, (dtype, bits) in read_folder(folder).items():
+        rest = tensor.split(".", 2)[-1]
+        if tensor in names:
+            stored = names[tensor]
+        elif rest in conv:
+            stored = f"blk.{tensor.split('.')[1]}.{conv[rest]}"
+        else:
+            stored = gguf_name(tensor, "dflash", config["num_hidden_layers"])
+        if bits.ndim == 2:
+            writer.add_tensor(stored, np.ascontiguousarray(bits).view(np.uint8).reshape(len(bits), -1),
+                              raw_dtype=gguf.GGMLQuantizationType[dtype])
+        else:
+            writer.add_tensor(stored, floats(dtype, bits))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -158,8 +340,7 @@ def write_seed(architecture: str, model: str) -> None:
     writer = gguf.GGUFWriter(folder / architecture, architecture)
     add_values(writer, {"num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64, "hidden_size": 32,
                         "intermediate_size": 32, "num_key_value_heads": 1, "rope_theta": 1e6, "rms_norm_eps": 1e-6,
-                        "vocab_size": 4, "eos_token_id": 1})
-    writer.add_sliding_window(16)
+                        "vocab_size": 4, "eos_token_id": 1, "sliding_window": 16, "architectures": [""]})
     writer.add_tokenizer_model(model)
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(["<s>", "a", "b", "ab"])
@@ -180,6 +361,9 @@ def main() -> None:
     for name in TARGETS:
         write_target(name)
     write_target("qwen2_tied", parts=2)
+    write_target("mxfp4_blocks", folder=DATA / "quantised" / "mxfp4_blocks")
+    for name in DRAFTERS:
+        write_drafter(name)
     write_blocks()
     write_seed("llama", "gpt2")
     write_seed("gemma3", "llama")

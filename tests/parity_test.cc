@@ -52,6 +52,22 @@ TEST(TargetParity, LogitsOfAGgufFileAreThoseOfItsFolder) {
     ModelRunner file("tests/data/gguf/" + name + ".gguf", "", ComputeType::kFloat32, 64);
     EXPECT_EQ(file.logits(ids), folder.logits(ids)) << name;
   }
+  const auto ids = Fixture("tests/data/quantised/mxfp4_blocks/expected").ids("prompt_ids", 40);
+  ModelRunner folder("tests/data/quantised/mxfp4_blocks", "", ComputeType::kFloat32, 64);
+  ModelRunner file("tests/data/gguf/mxfp4_blocks.gguf", "", ComputeType::kFloat32, 64);
+  EXPECT_EQ(file.logits(ids), folder.logits(ids));
+}
+
+// Of files whose values are not bit for bit those of the folder: converters put a 1 into norms and an exponential into
+// the decay.
+TEST(TargetParity, LogitsOfAConvertedGgufFileAreThoseOfTransformers) {
+  for (const std::string name : {"gemma_windows", "hybrid_tied", "hybrid_wide", "hybrid_experts", "next_experts"}) {
+    const Fixture expected("tests/data/targets/" + name + "/expected");
+    ModelRunner model("tests/data/gguf/" + name + ".gguf", "", ComputeType::kFloat32, 64);
+    const auto reference = expected.matrix("logits", 40, model.spec().vocab);
+    const double error = relative_error(model.logits(expected.ids("prompt_ids", 40)), reference);
+    EXPECT_LT(error, expected.has("chunked_logits") ? kRecurrentTolerance : kTolerance) << name;
+  }
 }
 
 // A router whose rounding differs would send rows elsewhere before the logits show much of it.
@@ -265,6 +281,28 @@ TEST(DrafterParity, HiddenStatesAreThoseOfTheReference) {
       const double error = relative_error(got, reference);
       std::printf("%-22s context %2d  relative error %.1e\n", name.c_str(), context, error);
       EXPECT_LT(error, kTolerance) << name << ", context " << context;
+    }
+  }
+}
+
+TEST(DrafterParity, AGgufFileIsItsFolder) {
+  for (const std::string name : {"markov_vanilla", "selector", "window_causal"}) {
+    DrafterFixture drafter(name);
+    const std::string path = "tests/data/gguf/draft_" + name + ".gguf";
+    const auto facts = decode::dflash::read_config(path);
+    ASSERT_TRUE(facts.ok()) << facts.error().message;
+    EXPECT_EQ(facts->feature_layers, drafter.facts.feature_layers);
+    EXPECT_EQ(facts->mask_token, drafter.facts.mask_token);
+    EXPECT_EQ(facts->first_proposal, drafter.facts.first_proposal);
+    EXPECT_EQ(facts->proposals, drafter.facts.proposals);
+    ModelRunner file("tests/data/targets/" + target_of_drafter(name), path, ComputeType::kFloat32, 64);
+    for (const int context : {1, 9, 40}) {
+      const auto features = drafter.context(context);
+      const auto block = drafter.block(context);
+      EXPECT_EQ(file.draft_hidden(features, block), drafter.model.draft_hidden(features, block)) << name;
+      if (facts->selector.rank == 0) continue;
+      EXPECT_EQ(file.draft_choices(features, block).tokens, drafter.model.draft_choices(features, block).tokens)
+          << name;
     }
   }
 }

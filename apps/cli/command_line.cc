@@ -126,7 +126,7 @@ void add_batch(CLI::App* root, BatchCommand* command) {
 void add_inspect(CLI::App* root, InspectCommand* command) {
   CLI::App* app = root->add_subcommand("inspect", "what a model is, what memory it takes, and whether a drafter fits");
   add_model_options(app, &command->model, &command->draft);
-  add_table_options(app, &command->base, OptionGroup::kModel, {"--dtype"});
+  add_table_options(app, &command->base, OptionGroup::kModel, {"--tokenizer", "--dtype"});
   add_table_options(app, &command->base, OptionGroup::kEngine,
                     {"--tensor-parallel-size", "--enable-expert-parallel", "--data-parallel-size"});
   app->add_flag("--json", command->json, "one line of JSON instead of text");

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "apps/cli/known_drafters.h"
+#include "base/environment.h"
 #include "base/file.h"
 #include "base/text.h"
 
@@ -53,6 +55,119 @@ std::vector<std::string> files_below(const fs::path& folder) {
   }
   std::ranges::sort(files);
   return files;
+}
+
+bool is_later_part(const std::string& file) {
+  const size_t part = part_at(file);
+  return part != std::string::npos && file.substr(part, 6) != "-00001";
+}
+
+// The revision main of a repository in the hub's cache.
+std::optional<fs::path> snapshot_in(const fs::path& repository) {
+  constexpr size_t kMaxRevisionBytes = 256;
+  const Result<std::string> revision = read_file((repository / "refs" / "main").string(), kMaxRevisionBytes);
+  if (!revision.ok()) return std::nullopt;
+  const std::string commit(trim(*revision));
+  const fs::path snapshot = repository / "snapshots" / commit;
+  std::error_code ignored;
+  if (commit.empty() || commit.find('/') != std::string::npos || !fs::is_directory(snapshot, ignored)) {
+    return std::nullopt;
+  }
+  return snapshot;
+}
+
+// A GGUF file in a cache: "ORG/REPOSITORY/FILE.gguf", or Ollama's "NAME:TAG".
+struct CachedFile {
+  std::string name, path;
+};
+
+bool is_model_file(const std::string& file) {
+  const std::string name = in_lower_case(file.substr(file.rfind('/') + 1));
+  return name.ends_with(kGguf) && !name.starts_with("mmproj") && !is_later_part(file);
+}
+
+void add_hub(const fs::path& cache, std::vector<CachedFile>& files) {
+  std::error_code ends;
+  for (fs::directory_iterator it(cache, ends), end; !ends && it != end; it.increment(ends)) {
+    std::string name = it->path().filename().string();
+    const size_t cut = name.find("--", kModelFolder.size());
+    if (!name.starts_with(kModelFolder) || cut == std::string::npos) continue;
+    name = name.replace(cut, 2, "/").substr(kModelFolder.size());
+    const auto snapshot = snapshot_in(it->path());
+    if (!snapshot) continue;
+    for (const std::string& file : files_below(*snapshot)) {
+      if (is_model_file(file)) files.push_back({name + "/" + file, (*snapshot / file).string()});
+    }
+  }
+}
+
+// The blob of a manifest's model; empty: it has none on this disk.
+std::string ollama_blob(const fs::path& folder, const fs::path& manifest) {
+  constexpr size_t kMaxManifestBytes = 1 << 20;
+  constexpr std::string_view kHash = "sha256:";
+  const Result<std::string> text = read_file(manifest.string(), kMaxManifestBytes);
+  if (!text.ok()) return "";
+  const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("layers") || !json["layers"].is_array()) return "";
+  for (const auto& layer : json["layers"]) {
+    if (!layer.is_object() || layer.value("mediaType", nlohmann::json()) != "application/vnd.ollama.image.model")
+      continue;
+    const auto digest = layer.value("digest", nlohmann::json());
+    if (!digest.is_string()) continue;
+    const auto hash = digest.get<std::string>();
+    const bool is_hash = hash.starts_with(kHash) && std::ranges::all_of(hash.substr(kHash.size()), [](unsigned char c) {
+                           return std::isxdigit(c) != 0;
+                         });
+    std::error_code ignored;
+    const fs::path blob = folder / "blobs" / ("sha256-" + hash.substr(std::min(kHash.size(), hash.size())));
+    if (is_hash && fs::is_regular_file(blob, ignored)) return blob.string();
+  }
+  return "";
+}
+
+void add_ollama(const fs::path& folder, std::vector<CachedFile>& files) {
+  const fs::path manifests = folder / "manifests";
+  for (std::string name : files_below(manifests)) {
+    const std::string path = ollama_blob(folder, manifests / name);
+    if (path.empty() || name.find('/') == std::string::npos) continue;
+    name[name.rfind('/')] = ':';
+    for (const std::string_view usual : {"registry.ollama.ai/library/", "registry.ollama.ai/"}) {
+      if (name.starts_with(usual)) name.erase(0, usual.size());
+    }
+    files.push_back({std::move(name), path});
+  }
+}
+
+std::vector<CachedFile> cached_files(const ModelCaches& caches) {
+  std::vector<CachedFile> files;
+  if (!caches.hub.empty()) add_hub(caches.hub, files);
+  for (const std::string& folder : caches.lm_studio) {
+    for (const std::string& file : files_below(folder)) {
+      if (is_model_file(file)) files.push_back({file, folder + "/" + file});
+    }
+  }
+  if (!caches.ollama.empty()) add_ollama(caches.ollama, files);
+  return files;
+}
+
+// Whether the last parts of a path are `text`: all of them, or those behind some '/'.
+bool ends_path(const std::string& path, const std::string& text) {
+  return !text.empty() && path.ends_with(text) &&
+         (path.size() == text.size() || path[path.size() - text.size() - 1] == '/');
+}
+
+bool is_meant(const std::string& text, const std::string& name) {
+  const std::string asked = in_lower_case(text), file = in_lower_case(name);
+  const size_t colon = asked.find(':');
+  if (!file.ends_with(kGguf)) return file == asked || (colon == std::string::npos && file.starts_with(asked + ":"));
+  const std::string repository = file.substr(0, file.find('/', file.find('/') + 1));
+  const std::string stem = file.substr(0, file.size() - kGguf.size());
+  if (colon != std::string::npos) {
+    return ends_path(repository, asked.substr(0, colon)) && has_quant(name, asked.substr(colon + 1));
+  }
+  const size_t part = part_at(file);
+  return ends_path(file, asked) || ends_path(stem, asked) || ends_path(repository, asked) ||
+         (part != std::string::npos && ends_path(file.substr(0, part), asked));
 }
 
 std::string name_of_folder(const std::string& dir) {
@@ -121,8 +236,7 @@ std::optional<HubModel> parse_hub_model(const std::string& text) {
 
 std::vector<std::string> choose_gguf(const std::vector<std::string>& files, const HubModel& model) {
   const auto is_meant = [&](const std::string& file) {
-    const size_t part = part_at(file);
-    if (!file.ends_with(kGguf) || (part != std::string::npos && file.substr(part, 6) != "-00001")) return false;
+    if (!file.ends_with(kGguf) || is_later_part(file)) return false;
     return model.file.empty() ? has_quant(file, model.quant) : file == model.file;
   };
   const auto first = std::ranges::find_if(files, is_meant);
@@ -140,19 +254,39 @@ LocatedModel locate_model(const std::string& text, const std::string& hub_cache)
   std::error_code ignored;
   const auto model = parse_hub_model(text);
   if (!model || hub_cache.empty() || fs::exists(text, ignored)) return {text, name_of_folder(text)};
-  const fs::path folder = fs::path(hub_cache) / model->cache_folder();
-  constexpr size_t kMaxRevisionBytes = 256;
-  const Result<std::string> revision = read_file((folder / "refs" / "main").string(), kMaxRevisionBytes);
-  if (!revision.ok()) return {text, name_of_folder(text)};
-  const std::string commit(trim(*revision));
-  const fs::path snapshot = folder / "snapshots" / commit;
-  if (commit.empty() || commit.find('/') != std::string::npos || !fs::is_directory(snapshot, ignored)) {
-    return {text, name_of_folder(text)};
-  }
-  if (!model->is_gguf()) return {snapshot.string(), text};
-  const std::vector<std::string> files = choose_gguf(files_below(snapshot), *model);
+  const auto snapshot = snapshot_in(fs::path(hub_cache) / model->cache_folder());
+  if (!snapshot) return {text, name_of_folder(text)};
+  if (!model->is_gguf()) return {snapshot->string(), text};
+  const std::vector<std::string> files = choose_gguf(files_below(*snapshot), *model);
   return files.empty() ? LocatedModel{text, name_of_folder(text)}
-                       : LocatedModel{(snapshot / files.front()).string(), text};
+                       : LocatedModel{(*snapshot / files.front()).string(), text};
+}
+
+ModelCaches model_caches() {
+  return {env_hf_hub_cache(), env_ollama_models(), env_lm_studio_models()};
+}
+
+Result<LocatedModel> find_model(const std::string& text, const ModelCaches& caches) {
+  std::error_code ignored;
+  LocatedModel located = locate_model(text, caches.hub);
+  const fs::path path = located.dir;
+  const bool is_found =
+      located.dir != text && (fs::is_regular_file(path, ignored) || fs::exists(path / "config.json", ignored));
+  if (is_found || fs::exists(text, ignored)) return located;
+  std::vector<CachedFile> files = cached_files(caches);
+  std::erase_if(files, [&](const CachedFile& file) { return !is_meant(text, file.name); });
+  const auto latest = std::ranges::find(files, in_lower_case(text) + ":latest",
+                                        [](const CachedFile& file) { return in_lower_case(file.name); });
+  if (latest != files.end()) files = {CachedFile(*latest)};  // Ollama's rule
+  std::vector<std::string> names;                            // of one name in two caches the first file counts
+  for (const CachedFile& file : files) {
+    if (std::ranges::find(names, file.name) == names.end()) names.push_back(file.name);
+  }
+  if (names.empty()) return located;
+  if (names.size() == 1) return LocatedModel{files.front().path, text};
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  return invalid_argument(text + " may be " + list + ": give one of these names.");
 }
 
 Result<LocatedModel> locate_known_drafter(const LocatedModel& target, const std::string& hub_cache) {

@@ -1,5 +1,6 @@
-// Finds models. Volley's own lie beside an installed program, or in the source tree that it was built from; those with
-// a hub name in the local cache of Hugging Face's tools. Only apps/hub downloads.
+// Finds models. Volley's own lie beside an installed program, or in the source tree that it was built from; others in
+// the local caches of Hugging Face's tools, Ollama and LM Studio, under the names that these give them. Only apps/hub
+// downloads.
 #pragma once
 
 #include <volley/result.h>
@@ -44,6 +45,20 @@ struct LocatedModel {
 };
 // `text`: a folder or a GGUF file, which come first, or a HubModel, whose revision main is looked up in `hub_cache`.
 LocatedModel locate_model(const std::string& text, const std::string& hub_cache);
+
+// Where programs keep models; empty: nowhere.
+struct ModelCaches {
+  std::string hub;
+  std::string ollama;                  // manifests/HOST/…/NAME/TAG, blobs/sha256-…
+  std::vector<std::string> lm_studio;  // ORG/REPOSITORY/FILE.gguf
+};
+// As the environment says.
+ModelCaches model_caches();
+
+// As locate_model(), and names of GGUF files in all caches: "ORG/REPOSITORY", "REPOSITORY" or "FILE", with ":Q4_K_M"
+// behind a repository, and Ollama's "NAME:TAG". Letters' cases are alike. kInvalidArgument lists what an ambiguous name
+// may mean.
+Result<LocatedModel> find_model(const std::string& text, const ModelCaches& caches);
 
 // The known drafter of `target`, in the cache. kNotFound: none is known, or it is not in the cache; the message says
 // how to get it.

@@ -50,6 +50,73 @@ TEST_F(HubCache, WhatIsNotThereStaysAsGiven) {
   EXPECT_EQ(locate_model("models/pocket", cache_).dir, "models/pocket") << "a folder that exists comes first";
 }
 
+// GGUF files in the caches of three programs.
+class ModelNames : public HubCache {
+ protected:
+  ModelNames() {
+    const std::string qwen = add("models--unsloth--Qwen3-8B-GGUF", "abc");
+    for (const char* file : {"Qwen3-8B-Q4_K_M.gguf", "Qwen3-8B-Q8_0.gguf", "mmproj-F16.gguf"}) write(qwen + "/" + file);
+    const std::string large = add("models--org--Large-GGUF", "abc");
+    for (const char* part : {"1", "2"}) write(large + "/Q8_0/Large-Q8_0-0000" + part + "-of-00002.gguf");
+    write(studio() + "/lmstudio-community/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q4_0.gguf");
+    write(studio() + "/unsloth/Qwen3-8B-GGUF/Qwen3-8B-Q8_0.gguf");
+    tag("registry.ollama.ai/library/llama3.2/latest", "aa");
+    tag("registry.ollama.ai/library/llama3.2/1b", "bb");
+    tag("registry.ollama.ai/someone/tiny/q4", "cc");
+    tag("registry.ollama.ai/library/phi/3b", "dd");
+    tag("registry.ollama.ai/library/phi/14b", "ee");
+    tag("registry.ollama.ai/library/remote/latest", "../../outside");
+  }
+
+  static void write(const fs::path& path, const std::string& text = "GGUF") {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  void tag(const std::string& manifest, const std::string& hash) {
+    if (hash.size() == 2) write(ollama() + "/blobs/sha256-" + hash);
+    write(ollama() + "/manifests/" + manifest,
+          R"({"layers":[{"mediaType":"application/vnd.ollama.image.license","digest":"sha256:00"},)"
+          R"({"mediaType":"application/vnd.ollama.image.model","digest":"sha256:)" +
+              hash + R"("}]})");
+  }
+  std::string studio() const { return cache_ + "/lmstudio"; }
+  std::string ollama() const { return cache_ + "/ollama"; }
+  Result<LocatedModel> find(const std::string& text) const {
+    return find_model(text, {cache_, ollama(), {studio(), cache_ + "/none"}});
+  }
+  std::string found(const std::string& text) const {
+    const auto model = find(text);
+    return model.ok() ? model->dir.substr(std::min(model->dir.size(), cache_.size() + 1)) : model.error().message;
+  }
+};
+
+TEST_F(ModelNames, OfFilesAndRepositories) {
+  const std::string qwen = "models--unsloth--Qwen3-8B-GGUF/snapshots/abc/Qwen3-8B-";
+  EXPECT_EQ(found("unsloth/Qwen3-8B-GGUF:Q4_K_M"), qwen + "Q4_K_M.gguf");
+  EXPECT_EQ(found("qwen3-8b-gguf:q4_k_m"), qwen + "Q4_K_M.gguf");
+  EXPECT_EQ(found("Qwen3-8B-Q4_K_M"), qwen + "Q4_K_M.gguf");
+  EXPECT_EQ(found("Qwen3-8B-Q8_0.gguf"), qwen + "Q8_0.gguf") << "of one name in two caches the first counts";
+  EXPECT_EQ(find("Qwen3-8B-Q4_K_M")->name, "Qwen3-8B-Q4_K_M");
+  const std::string large = "models--org--Large-GGUF/snapshots/abc/Q8_0/Large-Q8_0-00001-of-00002.gguf";
+  for (const char* name : {"org/Large-GGUF", "Large-GGUF", "Large-Q8_0"}) EXPECT_EQ(found(name), large) << name;
+  EXPECT_EQ(found("gemma-3-1b-it-GGUF"), "lmstudio/lmstudio-community/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q4_0.gguf");
+}
+
+TEST_F(ModelNames, OfOllama) {
+  EXPECT_EQ(found("llama3.2"), "ollama/blobs/sha256-aa");
+  EXPECT_EQ(found("llama3.2:1b"), "ollama/blobs/sha256-bb");
+  EXPECT_EQ(found("someone/tiny"), "ollama/blobs/sha256-cc");
+  for (const char* name : {"remote", "llama3.2:70b", "3b"}) EXPECT_EQ(find(name)->dir, name) << "is not there";
+}
+
+TEST_F(ModelNames, ThatAreAmbiguousListWhatTheyMayMean) {
+  EXPECT_EQ(find("unsloth/Qwen3-8B-GGUF").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(found("unsloth/Qwen3-8B-GGUF"),
+            "unsloth/Qwen3-8B-GGUF may be unsloth/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf, "
+            "unsloth/Qwen3-8B-GGUF/Qwen3-8B-Q8_0.gguf: give one of these names.");
+  EXPECT_EQ(found("phi"), "phi may be phi:14b, phi:3b: give one of these names.");
+}
+
 TEST_F(HubCache, TheKnownDrafterIsFoundOrNamed) {
   const LocatedModel target{"/srv/Qwen3-8B", "Qwen3-8B"};
   const auto missing = locate_known_drafter(target, cache_);

@@ -98,7 +98,6 @@ constexpr Alias kCounterparts[] = {
     {"--allowed-origins", "use --cors-origin ORIGIN"},
     {"--max-prefill-tokens", "use --max-num-batched-tokens N"},
     {"--trust-remote-code", "code of a model's folder is never run: leave it out"},
-    {"--tokenizer --tokenizer-path", "the tokenizer is the one in the model's folder: leave it out"},
     {"--revision", "use --model with the folder of that revision, from hf download --revision"},
     {"--download-dir", "the variable HF_HUB_CACHE says where models are looked for, and kept"},
     {"--hf-token", "the variable HF_TOKEN holds the token"},

@@ -163,8 +163,11 @@ Status check_environment(const std::string& cache) {
   return {};
 }
 
+// An ambiguous name is there, too: the caller that finds the model says so.
 bool is_there(const std::string& text) {
-  const std::string dir = locate_model(text, env_hf_hub_cache()).dir;
+  const auto found = find_model(text, model_caches());
+  if (!found.ok()) return true;
+  const std::string& dir = found->dir;
   std::error_code none;
   return fs::is_regular_file(dir, none) || fs::exists(fs::path(dir) / "config.json", none);
 }

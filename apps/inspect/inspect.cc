@@ -149,10 +149,11 @@ Result<Weights> examine_weights(
 }
 
 // Without a tokenizer only the configuration's ids tell where an answer ends.
-void examine_tokenizer(Findings& found) {
+void examine_tokenizer(const EngineOptions& options, Findings& found) {
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  if (fs::is_regular_file(found.model_dir) || fs::exists(fs::path(found.model_dir) / "tokenizer.json")) {
-    auto loaded = text::Tokenizer::load(found.model_dir);
+  const std::string dir = engine::tokenizer_dir(options);
+  if (!options.tokenizer.empty() || fs::is_regular_file(dir) || fs::exists(fs::path(dir) / "tokenizer.json")) {
+    auto loaded = text::Tokenizer::load(dir);
     found.tokenizer = loaded.ok();
     if (!loaded.ok()) found.tokenizer_error = loaded.error().message;
     if (loaded.ok()) tokenizer = *std::move(loaded);
@@ -182,7 +183,7 @@ Result<Findings> examine(const InspectCommand& command) {
                                   VOLLEY_RETURN_IF_ERROR(model::settle_output_head(checkpoint, decoder));
                                   return model::params(decoder);
                                 }));
-  examine_tokenizer(found);
+  examine_tokenizer(setup.options, found);
   if (!found.draft_dir.empty()) {
     VOLLEY_ASSIGN(found.draft, decode::read_proposer(found.draft_dir));
     const decode::ProposerFacts& facts = found.draft->facts();

@@ -43,7 +43,7 @@ def test_a_script_for_vllm_runs() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("tokenizer", "other/tokenizer"), ("tokenizer_mode", "mistral"), ("revision", "v2"), ("tokenizer_revision", "v2"),
+    [("tokenizer_mode", "mistral"), ("revision", "v2"), ("tokenizer_revision", "v2"),
      ("pipeline_parallel_size", 2), ("cpu_offload_gb", 4), ("enable_lora", True), ("load_format", "gguf"),
      ("enable_chunked_prefill", False), ("skip_tokenizer_init", True), ("hf_overrides", {"a": 1}), ("task", "embed"),
      ("runner", "pooling"), ("limit_mm_per_prompt", {"image": 1}), ("compilation_config", 3),

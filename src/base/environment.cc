@@ -18,7 +18,7 @@ std::optional<std::string> variable(const char* name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-// One of freedesktop.org's base directories, or its place below the home folder.
+// The folder that a variable names, or its place below the home folder.
 std::string folder_of(const char* variable, const char* below_home) {
   const char* folder = std::getenv(variable);
   if (folder != nullptr && *folder == '/') return folder;
@@ -56,6 +56,16 @@ std::string env_hf_hub_cache() {
   if (const std::string cache = variable("HF_HUB_CACHE").value_or(""); !cache.empty()) return cache;
   const std::string home = hf_home();
   return home.empty() ? "" : home + "/hub";
+}
+
+std::string env_ollama_models() {
+  return folder_of("OLLAMA_MODELS", "/.ollama/models");
+}
+
+std::vector<std::string> env_lm_studio_models() {
+  const std::string home = variable("HOME").value_or("");
+  if (!home.starts_with('/')) return {};
+  return {home + "/.lmstudio/models", home + "/.cache/lm-studio/models"};
 }
 
 std::string env_hf_endpoint() {

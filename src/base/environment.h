@@ -21,6 +21,12 @@ std::string env_cache_home();
 // env_cache_home(). Empty if none is set.
 std::string env_hf_hub_cache();
 
+// Ollama's folder of models: OLLAMA_MODELS, else .ollama/models below $HOME. Empty if neither is set.
+std::string env_ollama_models();
+
+// LM Studio's folders of models below $HOME, today's and that of older versions. Empty without $HOME.
+std::vector<std::string> env_lm_studio_models();
+
 // HF_ENDPOINT without its last '/', else https://huggingface.co.
 std::string env_hf_endpoint();
 

@@ -356,7 +356,7 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
     models.front().warnings.push_back(std::move(*warning));
   }
   VOLLEY_ASSIGN(TextModels text,
-                load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
+                load_text(options, options.dummy_weights.has_value()));
   for (ResolvedModels& replica : models) {
     const std::vector<std::string> warnings = add_end_token(*text.tokenizer, replica.target);
     if (&replica == &models.front()) {

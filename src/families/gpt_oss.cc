@@ -60,7 +60,10 @@ Result<model::Experts> read_own_experts(const ConfigFields& config) {
                 config.number("swiglu_limit", {.min = 0, .max = 1e6, .min_excluded = true}, kLimit));
   VOLLEY_ASSIGN(const double alpha,
                 config.number("swiglu_alpha", {.min = 0, .max = 1e6, .min_excluded = true}, kAlpha));
-  experts.bias = experts.interleaved = experts.transposed = true;
+  experts.bias = true;
+  // The field is not the makers': it says that the files hold gate and up apart, as GGUF files do.
+  VOLLEY_ASSIGN(experts.interleaved, config.boolean("interleaved_experts", true));
+  experts.transposed = experts.interleaved;
   experts.clamp = {static_cast<float>(alpha), static_cast<float>(limit)};
   return experts;
 }

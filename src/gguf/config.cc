@@ -41,11 +41,36 @@ class Values {
     if (!value) fail(data_loss(file_.path() + " has no number \"" + prefix_ + key + "\": it is damaged."));
     return value.value_or(0);
   }
+  bool boolean(const std::string& key, bool fallback) {
+    read_.insert(prefix_ + key);
+    return file_.header().boolean(prefix_ + key).value_or(fallback);
+  }
+  // Refuses another value than that of models which have no such field.
+  void only(const std::string& key, double built) {
+    if (number(key).value_or(built) != built) {
+      fail(unimplemented(file_.path() + ": another \"" + prefix_ + key + "\" than " + std::to_string(built) +
+                         " is not built."));
+    }
+  }
   std::string text(const std::string& key) {
     read_.insert(prefix_ + key);
     return file_.header().text(prefix_ + key).value_or("");
   }
+  std::vector<double> numbers(const std::string& key) {
+    read_.insert(prefix_ + key);
+    return file_.header().numbers(prefix_ + key);
+  }
+  std::vector<bool> booleans(const std::string& key) {
+    read_.insert(prefix_ + key);
+    return file_.header().booleans(prefix_ + key);
+  }
+  // Whether the metadata have the key.
+  bool has(const std::string& key) const {
+    const std::vector<std::string> keys = file_.header().keys();
+    return std::ranges::find(keys, prefix_ + key) != keys.end();
+  }
   void ignore(const std::string& key) { read_.insert(prefix_ + key); }
+  const File& file() const { return file_; }
   void fail(Error error) {
     if (!error_) error_ = std::move(error);
   }
@@ -131,20 +156,112 @@ void read_experts(Values& values, json& config) {
   config["num_experts"] = number_json(values.needed("expert_count"));
   config["num_experts_per_tok"] = number_json(values.needed("expert_used_count"));
   config["moe_intermediate_size"] = number_json(values.needed("expert_feed_forward_length"));
-  config["norm_topk_prob"] = true;
+  config["norm_topk_prob"] = values.boolean("expert_weights_norm", true);
+  constexpr double kSoftmax = 1;
+  values.only("expert_gating_func", kSoftmax);
+  values.only("expert_weights_scale", 1);
 }
 
-void read_gemma3(Values& values, double head_dim, json& config) {
+void read_gpt_oss(Values& values, json& config) {
+  read_experts(values, config);
+  config["intermediate_size"] = config["moe_intermediate_size"];
+  config["interleaved_experts"] = false;
+  config["attention_bias"] = config.contains("attention_bias");
+  config["sliding_window"] = number_json(values.needed("attention.sliding_window"));
+  if (config.contains("rope_scaling"))
+    config["rope_scaling"]["truncate"] = false;  // in all models; files do not say it
+}
+
+// The decoders with linear attention; `head_dim` elements of a head turn in part.
+void read_hybrid(Values& values, json& config) {
+  const double v_heads = values.needed("ssm.time_step_rank");
+  config["linear_num_key_heads"] = number_json(values.needed("ssm.group_count"));
+  config["linear_num_value_heads"] = number_json(v_heads);
+  config["linear_key_head_dim"] = number_json(values.needed("ssm.state_size"));
+  config["linear_value_head_dim"] = number_json(values.needed("ssm.inner_size") / (v_heads > 0 ? v_heads : 1));
+  config["linear_conv_kernel_dim"] = number_json(values.needed("ssm.conv_kernel"));
+  config["full_attention_interval"] = number_json(values.number("full_attention_interval").value_or(4));
+  config["mtp_num_hidden_layers"] = number_json(values.number("nextn_predict_layers").value_or(0));
+  if (!config.contains("partial_rotary_factor")) config["partial_rotary_factor"] = 1.0;
+  values.ignore("rope.dimension_sections");  // of a text's positions, which are all alike
+}
+
+void read_hybrid_experts(Values& values, json& config) {
+  read_hybrid(values, config);
+  read_experts(values, config);
+  config["shared_expert_intermediate_size"] = number_json(values.needed("expert_shared_feed_forward_length"));
+}
+
+void read_gemma3(Values& values, json& config) {
   constexpr double kLayersOf27B = 62;  // the 27B divides the query by another number, which GGUF files do not have
   const bool largest = config["num_hidden_layers"] == kLayersOf27B;
   config["query_pre_attn_scalar"] =
-      largest ? config["hidden_size"].get<double>() / config["num_attention_heads"].get<double>() : head_dim;
+      largest ? config["hidden_size"].get<double>() / config["num_attention_heads"].get<double>()
+              : config["head_dim"].get<double>();
   config["sliding_window"] = number_json(values.needed("attention.sliding_window"));
   config["sliding_window_pattern"] = number_json(values.number("attention.sliding_window_pattern").value_or(6));
   config["rope_local_base_freq"] = values.number("rope.freq_base_swa").value_or(10000);
   if (const auto cap = values.number("final_logit_softcapping")) config["final_logit_softcapping"] = *cap;
   values.ignore("mm.tokens_per_image");
 }
+
+// A drafter in the words of z-lab's config.json. Files that llama.cpp's converter wrote count layers from the
+// embedding, so that layer i is the input of the target's layer i.
+void read_dflash(Values& values, json& config) {
+  const File& file = values.file();
+  json own = {{"target_layer_ids", json::array()}};
+  for (const double layer : values.numbers("target_layers")) {
+    own["target_layer_ids"].push_back(static_cast<int64_t>(std::clamp(layer, -1.0, 1e6)) - 1);
+  }
+  if (const auto mask = file.header().number("tokenizer.ggml.mask_token_id")) own["mask_token_id"] = number_json(*mask);
+  if (const auto cap = values.number("final_logit_softcapping")) own["final_logit_softcapping"] = *cap;
+  if (const auto width = values.number("target_hidden_size")) own["target_hidden_size"] = number_json(*width);
+  if (values.has("attention.causal")) config["is_causal"] = values.boolean("attention.causal", false);
+  if (const auto window = values.number("attention.sliding_window"); window && *window > 0) {
+    config["sliding_window"] = number_json(*window);
+    config["use_sliding_window"] = true;
+    config["layer_types"] = json::array();
+    for (const bool slides : values.booleans("attention.sliding_window_pattern")) {
+      config["layer_types"].push_back(slides ? "sliding_attention" : "full_attention");
+    }
+  }
+  if (file.tensor("selector_hidden.weight") != nullptr) {
+    config["architectures"] = json::array({"DFlash2DraftModel"});
+    for (const char* key : {"conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"}) {
+      own[key] = number_json(values.needed(key));
+    }
+  }
+  if (const Tensor* markov = file.tensor("markov_w1.weight")) {
+    config["architectures"] = json::array({"DSparkDraftModel"});
+    own["markov_rank"] = markov->shape.back();
+    own["shift_label"] = values.boolean("sample_from_anchor", true);
+    own["enable_confidence_head"] = own["confidence_head_with_markov"] = file.tensor("conf_proj.weight") != nullptr;
+    values.ignore("has_confidence_head");
+  }
+  if (file.tensor("d2t") != nullptr) {
+    values.fail(unimplemented(file.path() +
+                              " is a drafter with a vocabulary of its own (\"d2t\"), which is not built for GGUF "
+                              "files: use its folder in safetensors."));
+  }
+  config["block_size"] = number_json(values.needed("block_size"));
+  config["dflash_config"] = own;
+  values.ignore("rope.dimension_sections");  // of a text's positions, which are all alike
+}
+
+// What only some architectures state, read after all others.
+struct OwnValues {
+  std::string_view architecture;
+  void (*read)(Values& values, json& config);
+};
+constexpr OwnValues kOwnValues[] = {
+    {"dflash", read_dflash},
+    {"gemma3", read_gemma3},
+    {"gpt-oss", read_gpt_oss},
+    {"qwen35", read_hybrid},
+    {"qwen3moe", read_experts},
+    {"qwen35moe", read_hybrid_experts},
+    {"qwen3next", read_hybrid_experts},
+};
 
 std::vector<int64_t> end_ids(const File& file) {
   const Header& header = file.header();
@@ -170,7 +287,9 @@ std::vector<int64_t> end_ids(const File& file) {
 Result<std::string> config_json(const File& file) {
   VOLLEY_ASSIGN(const Architecture* architecture, architecture_of(file));
   const Tensor* embedding = file.tensor("token_embd.weight");
-  if (embedding == nullptr) {
+  const size_t tokens = file.header().texts("tokenizer.ggml.tokens").size();  // a drafter has its target's embedding
+  const bool drafts = std::string_view(architecture->hugging_face).ends_with("DraftModel");
+  if (embedding == nullptr && !drafts) {
     return data_loss(file.path() + " has no tensor \"token_embd.weight\": it is damaged, or holds no whole model.");
   }
   Values values(file, std::string(architecture->name) + ".");
@@ -181,20 +300,22 @@ Result<std::string> config_json(const File& file) {
   }
   json config = {{"architectures", json::array({architecture->hugging_face})},
                  {"hidden_size", number_json(hidden)},
-                 {"intermediate_size", number_json(values.needed("feed_forward_length"))},
-                 {"num_hidden_layers", number_json(values.needed("block_count"))},
+                 {"num_hidden_layers", layers_of(file)},
                  {"num_attention_heads", number_json(heads)},
                  {"num_key_value_heads", number_json(values.number("attention.head_count_kv").value_or(heads))},
                  {"head_dim", number_json(head_dim)},
                  {"rms_norm_eps", values.needed("attention.layer_norm_rms_epsilon")},
                  {"max_position_embeddings", number_json(values.needed("context_length"))},
-                 {"vocab_size", embedding->shape.front()},
+                 {"vocab_size", embedding != nullptr ? embedding->shape.front() : static_cast<int64_t>(tokens)},
                  {"tie_word_embeddings", file.tensor("output.weight") == nullptr}};
   if (file.tensor("blk.0.attn_output.bias") != nullptr) config["attention_bias"] = true;
-  const std::string name = architecture->name;
-  if (name == "qwen3moe") read_experts(values, config);
-  if (name == "gemma3") read_gemma3(values, head_dim, config);
+  const auto inner = values.number("feed_forward_length");
+  if (inner) config["intermediate_size"] = number_json(*inner);
+  if (!inner && !values.number("expert_feed_forward_length")) values.needed("feed_forward_length");
+  values.needed("block_count");
   VOLLEY_RETURN_IF_ERROR(read_rope(file, values, head_dim, config));
+  const auto* own = std::ranges::find(kOwnValues, std::string_view(architecture->name), &OwnValues::architecture);
+  if (own != std::end(kOwnValues)) own->read(values, config);
   for (const char* inert : {"vocab_size", "tensor_data_layout"}) values.ignore(inert);
   VOLLEY_RETURN_IF_ERROR(values.finish());
   return config.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -96,6 +96,31 @@ TEST_F(GgufConfig, Gemma3HasItsOwnFields) {
   EXPECT_EQ(config["rope_local_base_freq"], 10000.0);
 }
 
+// The file of Qwen3.5 that tests/parity_test.cc reads says the rest.
+TEST_F(GgufConfig, LayersThatDraftAreNotCounted) {
+  Bytes bytes = tiny_model("qwen35").number("qwen35.ssm.group_count", 2).number("qwen35.ssm.time_step_rank", 4);
+  bytes.number("qwen35.ssm.state_size", 16).number("qwen35.ssm.inner_size", 80).number("qwen35.ssm.conv_kernel", 4);
+  const json config = fields(bytes.number("qwen35.nextn_predict_layers", 1));
+  EXPECT_EQ(config["num_hidden_layers"], 1);
+  EXPECT_EQ(config["mtp_num_hidden_layers"], 1);
+  EXPECT_EQ(config["linear_value_head_dim"], 20);
+  EXPECT_EQ(config["partial_rotary_factor"], 1.0) << "the whole head turns unless the file says otherwise";
+  EXPECT_EQ(config["full_attention_interval"], 4);
+}
+
+// Layers are counted from the embedding in the file, and from 0 in config.json.
+TEST_F(GgufConfig, DraftersHaveTheFieldsOfTheirFolders) {
+  Bytes bytes = tiny_model("dflash").numbers<int32_t>("dflash.target_layers", 5, {2, 17});
+  bytes.number("dflash.block_size", 8).number("tokenizer.ggml.mask_token_id", 9).number("dflash.selector_rank", 0);
+  const json config = fields(bytes.boolean("dflash.attention.causal", true));
+  EXPECT_EQ(config["architectures"], json::array({"DFlashDraftModel"}));
+  EXPECT_EQ(config["dflash_config"], (json{{"target_layer_ids", {1, 16}}, {"mask_token_id", 9}}));
+  EXPECT_EQ(config["block_size"], 8);
+  EXPECT_EQ(config["is_causal"], true);
+  EXPECT_THAT(refusal(bytes.tensor("d2t", {4}, 26, 16)), HasSubstr("a vocabulary of its own"));
+  EXPECT_THAT(refusal(tiny_model("dflash-draft")), HasSubstr("\"dflash-draft\", which is not built"));
+}
+
 TEST_F(GgufConfig, WhatIsMissingOrNotReadIsNamed) {
   EXPECT_THAT(refusal(Bytes().text("general.architecture", "llama")), HasSubstr("token_embd.weight"));
   EXPECT_THAT(refusal(Bytes().text("general.architecture", "llama").tensor("token_embd.weight", {4, 4}, 0, 64)),
@@ -103,6 +128,9 @@ TEST_F(GgufConfig, WhatIsMissingOrNotReadIsNamed) {
   EXPECT_THAT(refusal(tiny_model("llama").number("llama.expert_count", 8)),
               HasSubstr("\"llama.expert_count\" is not built"));
   EXPECT_THAT(refusal(tiny_model("llama").number("llama.attention.value_length", 8)), HasSubstr("differ in size"));
+  Bytes other = tiny_model("qwen3moe").number("qwen3moe.expert_count", 4).number("qwen3moe.expert_used_count", 2);
+  other.number("qwen3moe.expert_feed_forward_length", 8).number("qwen3moe.expert_gating_func", 2);
+  EXPECT_THAT(refusal(other), HasSubstr("another \"qwen3moe.expert_gating_func\" than 1"));
   Bytes uneven = tiny_model("qwen3moe").number("qwen3moe.expert_count", 4).number("qwen3moe.expert_used_count", 2);
   uneven.numbers<uint32_t>("qwen3moe.expert_feed_forward_length", 4, {8, 16});
   EXPECT_THAT(refusal(uneven), HasSubstr("differs between layers"));

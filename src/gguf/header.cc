@@ -354,6 +354,14 @@ std::optional<bool> Header::boolean(std::string_view key) const {
   return *value->data != std::byte{0};
 }
 
+std::vector<bool> Header::booleans(std::string_view key) const {
+  std::vector<bool> booleans;
+  const Value* value = find(key);
+  if (value == nullptr || value->kind != Kind::kBool) return booleans;
+  for (uint64_t i = 0; i < value->count; ++i) booleans.push_back(value->data[i] != std::byte{0});
+  return booleans;
+}
+
 std::vector<std::string> Header::keys() const {
   std::vector<std::string> keys;
   for (const auto& [key, value] : values_) keys.push_back(key);

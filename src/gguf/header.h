@@ -68,6 +68,7 @@ class Header {
   std::optional<bool> boolean(std::string_view key) const;
   std::vector<std::string_view> texts(std::string_view key) const;
   std::vector<double> numbers(std::string_view key) const;  // a number alone is a list of one
+  std::vector<bool> booleans(std::string_view key) const;
   std::vector<std::string> keys() const;
 
   const std::vector<Tensor>& tensors() const { return tensors_; }

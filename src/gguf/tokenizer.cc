@@ -182,7 +182,7 @@ std::string dumped(const json& value) {
 Result<std::string> tokenizer_json(const File& file) {
   const Header& header = file.header();
   const std::string instead =
-      ": use the folder of the model's checkpoint in safetensors, which has a tokenizer.json, in place of the file.";
+      ": fetch the tokenizer.json of the model's checkpoint, and name it with --tokenizer FILE.";
   const std::vector<std::string_view> tokens = header.texts("tokenizer.ggml.tokens");
   const std::string model = header.text("tokenizer.ggml.model").value_or("");
   if (tokens.empty()) return data_loss(file.path() + " holds no tokenizer (\"tokenizer.ggml.tokens\")" + instead);

@@ -180,20 +180,22 @@ class LayerList {
     }
   }
 
-  // The biases of all experts are one tensor, with those of gates and ups in turn.
+  // The biases of all experts are one tensor, with those of gates and ups in turn, or one of each.
   void add_biases(const Experts& experts) {
     const int64_t count = experts.router.experts, inner = experts.inner, hidden = spec_.hidden;
     add(Kind::kVector, "router_bias", 0, {{"mlp.gate.bias", count}});
+    const int64_t step = experts.interleaved ? 2 : 1;
     std::vector<Param::Part> gate_up;
     for (int64_t e = 0; e < count; ++e) {
-      for (const int64_t first : {0, 1}) {
-        gate_up.push_back({"mlp.experts.gate_up_proj_bias",
+      for (const int64_t is_up : {0, 1}) {
+        const char* apart = is_up == 1 ? "mlp.experts.up_proj_bias" : "mlp.experts.gate_proj_bias";
+        gate_up.push_back({experts.interleaved ? "mlp.experts.gate_up_proj_bias" : apart,
                            inner,
                            experts.by_expert ? Split::kExperts : Split::kOutputs,
                            {},
-                           {count, 2 * inner},
-                           e * 2 * inner + first,
-                           2});
+                           {count, step * inner},
+                           e * step * inner + (step - 1) * is_up,
+                           step});
       }
     }
     add(Kind::kVector, "experts_gate_up_bias", 0, std::move(gate_up));

@@ -40,7 +40,7 @@ struct Param {
   enum class Codes {
     kAny,
     kBytes,  // at least 8 bits, rows in the checkpoint's order: the output head
-    kNone,   // a small matrix that decides: a router, gates
+    kNone,   // a small matrix that decides: a router, gates; a table that kernels read as values
   };
   struct Part {
     std::string name;  // as the Hugging Face layout calls it, without the leading "model."

@@ -186,6 +186,7 @@ namespace {
 // The checkpoint's code format of a look-up table, if the device can widen single rows of it.
 std::optional<weights::CodeFormat> coded_table(const weights::Checkpoint& checkpoint, const Param& param,
                                                DeviceKind device) {
+  if (param.codes == Param::Codes::kNone) return std::nullopt;
   const auto format = checkpoint.code_format(param.parts[0].name, param.stored_shape(param.parts[0]));
   if (!format.ok() || !*format || device == DeviceKind::kCpu) return format.ok() ? *format : std::nullopt;
   const weights::CodeFormat& coded = **format;

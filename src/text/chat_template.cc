@@ -2,6 +2,7 @@
 #include <volley/engine.h>
 
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "text/model_file.h"
 #include "text/template_file.h"
@@ -72,6 +73,17 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::string
   if (other_default) templates.jinja = std::move(other_default);
   VOLLEY_ASSIGN(templates.tool_use, read_own_file(dir, "additional_chat_templates/tool_use.jinja"));
   return compile(dir, templates, dir + ": ");
+}
+
+Result<bool> ChatTemplate::is_in(const std::string& dir) {
+  for (const char* name : {"chat_template.jinja", "additional_chat_templates/default.jinja"}) {
+    VOLLEY_ASSIGN(const auto jinja, read_own_file(dir, name));
+    if (jinja) return true;
+  }
+  VOLLEY_ASSIGN(const auto config, read_model_file(dir + "/tokenizer_config.json"));
+  if (!config) return false;
+  const auto json = nlohmann::json::parse(*config, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("chat_template") && !json["chat_template"].is_null();
 }
 
 Result<std::shared_ptr<const ChatTemplate>> load_template_file(const std::string& dir, const std::string& file) {

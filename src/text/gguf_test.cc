@@ -75,8 +75,8 @@ TEST_F(GgufText, PiecesAreMergedByTheirScores) {
 
 TEST_F(GgufText, WhatIsNotBuiltIsNamed) {
   EXPECT_THAT(refusal(byte_level_file("runes")),
-              HasSubstr("the pre-tokenizer \"runes\", which is not built: use the folder"));
-  EXPECT_THAT(refusal(gguf::tiny_model("llama")), HasSubstr("holds no tokenizer"));
+              HasSubstr("the pre-tokenizer \"runes\", which is not built: fetch the tokenizer.json"));
+  EXPECT_THAT(refusal(gguf::tiny_model("llama")), HasSubstr("name it with --tokenizer FILE"));
   EXPECT_THAT(
       refusal(gguf::tiny_model("llama").text("tokenizer.ggml.model", "t5").texts("tokenizer.ggml.tokens", {"a"})),
       HasSubstr("of the kind \"t5\""));

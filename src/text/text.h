@@ -64,6 +64,8 @@ class ChatTemplate {
   // A model without a template loads too; render() then answers kFailedPrecondition and says what to do. A template
   // that does not compile, or a damaged file, is kDataLoss.
   static Result<std::shared_ptr<const ChatTemplate>> load(const std::string& dir);
+  // Whether the folder, or GGUF file, has one.
+  static Result<bool> is_in(const std::string& dir);
   virtual ~ChatTemplate() = default;
 
   // kInvalidArgument: JSON of another shape than ChatMessages says, an exception that the template raises (with its

@@ -56,7 +56,9 @@ class TextkitTokenizer final : public Tokenizer {
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& dir) {
   const std::string path = dir + "/tokenizer.json";
   VOLLEY_ASSIGN(const auto json, read_model_file(path));
-  if (!json) return not_found(path + " does not exist: a model folder needs the tokenizer.json of its checkpoint");
+  if (!json)
+    return not_found(path +
+                     " does not exist: name the tokenizer.json of the model's checkpoint with --tokenizer FILE.");
   VOLLEY_ASSIGN(const auto config, read_model_file(dir + "/tokenizer_config.json"));
   textkit_tokenizer* handle = nullptr;
   OwnedBytes error;

@@ -41,6 +41,7 @@ class EngineBase:
         model: str | Path | None = None,
         draft: str | Path | None = None,
         *,
+        tokenizer: str | Path | None = None,
         device: str | None = None,
         dtype: str | None = None,
         kv_cache_dtype: str | None = None,
@@ -86,7 +87,8 @@ class EngineBase:
         options = _engine.EngineOptions()
         asked = {name: value for name, value in given.items() if hasattr(options, name) and name != "speculation"}
         asked["prefix_cache"] = enable_prefix_caching
-        theirs = from_vllm(vllm, model, EngineBase.__init__)
+        asked["tokenizer"] = None if tokenizer is None else str(tokenizer)
+        theirs = from_vllm(vllm, EngineBase.__init__)
         draft = self._one_of("draft", draft, theirs)
         if seed is not None:
             Number(0, 2**64 - 1, whole=True).check("seed", seed)

@@ -76,7 +76,7 @@ _NEUTRAL: dict[str, _Neutral] = {
 }
 
 
-def from_vllm(given: Mapping[str, Any], model: Any, known: Callable[..., Any]) -> dict[str, Any]:
+def from_vllm(given: Mapping[str, Any], known: Callable[..., Any]) -> dict[str, Any]:
     """What `given` comes to under our names. `known`: has the names that are ours, to say which one was meant.
 
     A ValueError names what cannot be; a TypeError what is no option of either.
@@ -92,9 +92,6 @@ def from_vllm(given: Mapping[str, Any], model: Any, known: Callable[..., Any]) -
                 ours["graphs"] = False
         elif name == "speculative_config":
             ours |= _drafter(value)
-        elif name == "tokenizer":
-            if value is not None and str(value) != str(model):
-                raise ValueError(f"tokenizer is {value!r}: it must be the model's own, so leave it out")
         elif name in _NEUTRAL:
             _refuse_others(name, value)
         elif name not in _HARMLESS:

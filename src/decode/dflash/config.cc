@@ -9,6 +9,7 @@
 #include "decode/dflash/vocabulary.h"
 #include "families/common.h"
 #include "families/quantisation.h"
+#include "gguf/model_file.h"
 
 namespace volley::decode::dflash {
 using families::ConfigFields;
@@ -269,7 +270,8 @@ Result<Facts> read_config(const std::string& dir) {
   VOLLEY_ASSIGN(nlohmann::json json, families::read_json_file(dir + "/config.json"));
   drop_target_fields(json);
   const ConfigFields config(json, dir + "/config.json");
-  if (!is_speculators_format(config)) return read_facts(config, dir, true);
+  const bool in_gguf = gguf::lies_in_file(config.where());  // such files do not say how many layers the target has
+  if (!is_speculators_format(config)) return read_facts(config, dir, !in_gguf);
   VOLLEY_ASSIGN(const nlohmann::json converted, from_speculators_format(config));
   VOLLEY_ASSIGN(Facts facts, read_facts(ConfigFields(converted, config.where()), dir, false));
   for (const char* copy : {"embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weight"}) {

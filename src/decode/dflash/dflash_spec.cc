@@ -24,7 +24,10 @@ void append_layer(std::vector<model::Param>& list, const std::string& role, cons
   product.codes = model::Param::Codes::kNone;
   product.first_column = first;
   product.again = others > 0;
-  if (others > 0) list.push_back({role + ".others", Kind::kTable, hidden + others, {{name + ".weight", outputs}}});
+  if (others > 0) {
+    list.push_back({role + ".others", Kind::kTable, hidden + others, {{name + ".weight", outputs}}});
+    list.back().codes = model::Param::Codes::kNone;
+  }
   list.push_back(std::move(product));
   list.push_back({role + ".bias", Kind::kVector, 0, {{name + ".bias", outputs}}});
 }
@@ -36,7 +39,7 @@ std::vector<model::Param> selector_params(const Facts& facts) {
   const bool product = selector.scoring == ops::Scoring::kProduct;
   if (rank == 0) return {};
   const auto table = [&](const char* role, const char* name, int64_t rows) {
-    return model::Param{role, Kind::kTable, rank, {{name, rows}}};
+    return model::Param{role, Kind::kTable, rank, {{name, rows}}, false, model::Param::Codes::kNone};
   };
   if (product) {
     return {{"selector.hidden", Kind::kMatrix, hidden, {{"candidate_selector.hidden_projection.weight", rank}}},

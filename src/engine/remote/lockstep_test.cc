@@ -152,7 +152,7 @@ class ReplicasInLockstep : public ::testing::TestWithParam<Place> {
   void SetUp() override {
     if (!is_here(GetParam(), kReplicas)) GTEST_SKIP() << "needs GPUs";
     EngineOptions options = options_of();
-    const auto text = load_text(options.model_dir, options.skip_tokenizer, true);
+    const auto text = load_text(options, true);
     ASSERT_TRUE(text.ok()) << text.error().message;
     for (int i = 0; i < kReplicas; ++i) {
       options.device = device_of(GetParam(), i);

@@ -106,7 +106,7 @@ class Nodes : public WorkerTest {
     auto replica = first.load();
     EXPECT_EQ(replica->ranks(), options.tensor_parallel_size);
     EXPECT_EQ(replica->ready().threads, options.tensor_parallel_size) << "of all nodes";
-    auto text = load_text(options.model_dir, options.skip_tokenizer, true);
+    auto text = load_text(options, true);
     ASSERT_TRUE(text.ok()) << text.error().message;
     text_ = std::move(*text);
     WorkerParts parts;

@@ -47,7 +47,7 @@ class WorkerTest : public ::testing::Test {
   WorkerParts make_parts(const EngineOptions& options, const WrapDevice& wrap = {}) {
     auto models = resolve_models(options);
     VOLLEY_CHECK_MSG(models.ok(), models.ok() ? "" : models.error().message);
-    auto text = load_text(options.model_dir, options.skip_tokenizer, true);
+    auto text = load_text(options, true);
     VOLLEY_CHECK_MSG(text.ok(), text.ok() ? "" : text.error().message);
     text_ = std::move(text).value();
     WorkerParts parts;

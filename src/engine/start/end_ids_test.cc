@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "base/temp_folder_for_test.h"
 #include "engine/start/text_models.h"
 
 namespace volley::engine {
@@ -62,6 +65,25 @@ TEST(EndIds, AModelThatNothingEndsIsSaidToBeOne) {
   EXPECT_THAT(outcome({}, std::nullopt).warnings, ElementsAre(HasSubstr("No token ends an answer")));
   EXPECT_THAT(outcome({}, "<none>").warnings, ElementsAre(HasSubstr("<none>"), HasSubstr("No token ends an answer")));
   EXPECT_TRUE(outcome({}, "<end>", Words(0)).warnings.empty()) << "without a tokenizer nothing is known";
+}
+
+// The model's own chat template counts where the other folder has none.
+TEST(TextModels, AnotherFoldersTokenizerIsTaken) {
+  const TempFolder model, bare;
+  model.write("tokenizer_config.json", R"({"chat_template": "of the model"})");
+  EngineOptions options;
+  options.model_dir = model.path();
+  EXPECT_THAT(load_text(options, false).error().message, HasSubstr("--tokenizer FILE"));
+  const auto prompt = [&](const std::string& tokenizer) {
+    options.tokenizer = tokenizer;
+    const auto text = load_text(options, false);
+    EXPECT_TRUE(text.ok()) << text.error().message;
+    EXPECT_GT(text->tokenizer->vocab_size(), 0);
+    return text->chat_template->render({.messages_json = R"([{"role": "user", "content": "Hi"}])"}).value();
+  };
+  for (const char* name : {"models/pocket", "models/pocket/tokenizer.json"}) EXPECT_THAT(prompt(name), HasSubstr("Hi"));
+  std::filesystem::copy("models/pocket/tokenizer.json", bare.path());
+  EXPECT_EQ(prompt(bare.path()), "of the model");
 }
 
 }  // namespace

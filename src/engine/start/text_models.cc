@@ -27,15 +27,24 @@ class NoChatTemplate final : public text::ChatTemplate {
 
 }  // namespace
 
-Result<TextModels> load_text(const std::string& dir, bool skip, bool optional) {
+std::string tokenizer_dir(const EngineOptions& options) {
+  if (options.tokenizer.empty()) return options.model_dir;
+  const std::filesystem::path path = options.tokenizer;
+  if (path.filename() != "tokenizer.json") return options.tokenizer;
+  return path.has_parent_path() ? path.parent_path().string() : ".";
+}
+
+Result<TextModels> load_text(const EngineOptions& options, bool optional) {
+  const std::string dir = tokenizer_dir(options);
   const std::filesystem::path path = dir;
-  if (skip ||
+  if (options.skip_tokenizer ||
       (optional && !std::filesystem::is_regular_file(path) && !std::filesystem::exists(path / "tokenizer.json"))) {
     return TextModels{std::make_shared<NoTokenizer>(), std::make_shared<NoChatTemplate>()};
   }
   TextModels models;
   VOLLEY_ASSIGN(models.tokenizer, text::Tokenizer::load(dir));
-  VOLLEY_ASSIGN(models.chat_template, text::ChatTemplate::load(dir));
+  VOLLEY_ASSIGN(const bool has_template, text::ChatTemplate::is_in(dir));
+  VOLLEY_ASSIGN(models.chat_template, text::ChatTemplate::load(has_template ? dir : options.model_dir));
   return models;
 }
 

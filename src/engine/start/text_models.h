@@ -2,6 +2,8 @@
 // hold only config.json.
 #pragma once
 
+#include <volley/engine_options.h>
+
 #include <string>
 #include <vector>
 
@@ -15,9 +17,12 @@ struct TextModels {
   std::shared_ptr<const text::ChatTemplate> chat_template;
 };
 
-// Loads the tokenizer and template of `dir`. With `skip`, or with `optional` and no tokenizer.json, returns stand-ins
-// that decode to nothing and answer all else with an error that says to use token ids.
-Result<TextModels> load_text(const std::string& dir, bool skip, bool optional);
+// Where the tokenizer's files lie: a folder, or a GGUF file.
+std::string tokenizer_dir(const EngineOptions& options);
+
+// Loads tokenizer and template. With options.skip_tokenizer, or with `optional` and no tokenizer.json, returns
+// stand-ins that decode to nothing and answer all else with an error that says to use token ids.
+Result<TextModels> load_text(const EngineOptions& options, bool optional);
 
 // Adds the tokenizer's end token to target.eos_ids where it counts. Returns sentences about an end token that the model
 // cannot produce, and about a model without any. A tokenizer without a vocabulary gives none.

@@ -16,37 +16,54 @@ namespace {
 
 using gguf::TensorType;
 
-constexpr int64_t kMaxExperts = 1 << 14;
-
 struct Entry {
   std::shared_ptr<const TensorFile> file;
   TensorType type = TensorType::kF32;
-  std::vector<int64_t> shape;
-  uint64_t begin = 0, end = 0;
+  gguf::Place place;
   std::optional<CodeFormat> codes = {};  // of a matrix of blocks; without a name and bytes
-  int64_t paired_heads = 0;              // heads with rows in pairs (gguf::Architecture::pairs_rows); 0: none
-  float minus = 0;                       // subtracted from each value
 
   gguf::TypeFacts facts() const { return facts_of(type); }
-  bool is_built() const { return facts().values > 0; }
+  bool is_built() const { return facts().is_plain() || (facts().values > 0 && !is_vector_in_order()); }
+  uint64_t bytes() const { return place.end - place.begin; }
+  bool is_vector_in_order() const { return place.shape.size() == 1 && (!place.rows.is_plain() || place.first_row > 0); }
   // Elements of a vector in another order than Hugging Face's are treated as rows of one.
-  int64_t columns() const { return paired_heads > 0 && shape.size() == 1 ? 1 : shape.back(); }
+  int64_t columns() const { return is_vector_in_order() ? 1 : place.shape.back(); }
   uint64_t row_bytes() const {
     return static_cast<uint64_t>(columns() / facts().values) * static_cast<uint64_t>(facts().bytes);
   }
-  // The file's index of a row of Hugging Face's.
-  int64_t stored_row(int64_t row) const {
-    if (paired_heads == 0) return row;
-    const int64_t half = shape[0] / paired_heads / 2, within = row % (2 * half);
-    return row - within + 2 * (within % half) + within / half;
+  // Where a row of Hugging Face's begins, from the tensor's begin on.
+  uint64_t row_at(int64_t row) const { return static_cast<uint64_t>(place.rows(place.first_row + row)) * row_bytes(); }
+  bool is_copied() const {
+    return facts().is_plain() && place.change == gguf::Change::kNone && place.columns.is_plain();
   }
   // The result of get().
   DType dtype() const {
-    if (minus == 0 && type == TensorType::kBF16) return DType::kBF16;
-    return minus == 0 && type == TensorType::kF16 ? DType::kF16 : DType::kF32;
+    if (is_copied() && type == TensorType::kBF16) return DType::kBF16;
+    return is_copied() && type == TensorType::kF16 ? DType::kF16 : DType::kF32;
   }
-  bool is_as_stored() const { return facts().is_plain() && minus == 0 && paired_heads == 0; }
+  bool is_as_stored() const { return is_copied() && place.rows.is_plain() && place.first_row == 0; }
 };
+
+// The values of a row's columns [first, first + n), which are `values.size()`.
+void read_row(const Entry& entry, const std::byte* row, int64_t first, std::span<float> values) {
+  const gguf::TypeFacts facts = entry.facts();
+  const gguf::Order& order = entry.place.columns;
+  const auto n = static_cast<int64_t>(values.size());
+  const int64_t width = facts.values, columns = entry.columns();
+  const int64_t begin = order.is_plain() ? first / width : 0;
+  const int64_t end = order.is_plain() ? (first + n + width - 1) / width : columns / width;
+  if (order.is_plain() && first % width == 0 && n % width == 0) {
+    widen_blocks(entry.type, row + begin * facts.bytes, end - begin, values.data());
+  } else {
+    std::vector<float> whole(static_cast<size_t>((end - begin) * width));
+    widen_blocks(entry.type, row + begin * facts.bytes, end - begin, whole.data());
+    for (int64_t i = 0; i < n; ++i) values[i] = whole[order(first + i) - begin * width];
+  }
+  for (float& value : values) {
+    if (entry.place.change == gguf::Change::kPlusOne) value -= 1;
+    if (entry.place.change == gguf::Change::kMinusExp) value = std::log(-value);
+  }
+}
 
 int64_t count_of(std::span<const int64_t> shape) {
   int64_t count = 1;
@@ -57,62 +74,63 @@ int64_t count_of(std::span<const int64_t> shape) {
 class BlockMatrix final : public CodedMatrix {
  public:
   BlockMatrix(const CodeFormat& format, const Entry& entry, TensorFile::Bytes bytes)
-      : CodedMatrix(format, entry.shape[0], entry.shape[1]), entry_(entry), facts_(entry.facts()) {
-    const auto size = static_cast<int64_t>(entry.end - entry.begin);
+      : CodedMatrix(format, entry.place.shape[0], entry.place.shape[1]), entry_(entry), facts_(entry.facts()) {
+    const auto size = static_cast<int64_t>(entry.bytes());
     sources_ = {{bytes.data, DType::kU8, {size}, std::move(bytes.owner)}};
   }
 
   void read(const Place& place, uint8_t* codes, float* scales, uint8_t*, float* minimums) const override {
     VOLLEY_CHECK(format().code != DType::kF32);
-    const std::byte* row = row_at(place.row);
-    if (format().code == DType::kF4E2M1) return read_mxfp4(row, place, codes, scales);
-    const IntegerBlocks own = *integers_of(entry_.type);
+    const std::byte* block = row_at(place.row);
+    const gguf::Order from_stored = entry_.place.columns.inverse();
     const int64_t width = facts_.values, group = format().group, last = place.first + place.n;
-    const bool from_eight = format().code == DType::kI4 && !own.minimums;
-    const int more = from_eight ? 8 : format().code == DType::kI6 ? 32 : 0;
-    const float least = from_eight ? -8 : 0;  // of a type without minimums in a format that has them
-    int8_t block_codes[kMostBlockValues];
-    float block_scales[kMostBlockGroups], block_minimums[kMostBlockGroups];
-    for (int64_t begin = 0; begin < columns(); begin += width, row += facts_.bytes) {
-      read_integers(entry_.type, row, {block_codes, block_scales, block_minimums});
-      for (int64_t i = std::max(begin, place.first); i < std::min(begin + width, last); ++i) {
-        codes[i - place.first] = static_cast<uint8_t>(block_codes[i - begin] + more);
-      }
+    Block values;
+    for (int64_t begin = 0; begin < columns(); begin += width, block += facts_.bytes) {
+      read_block(block, values);
       for (int64_t i = 0; i < width; i += group) {
-        const int64_t to = (begin + i) / group, from = i / own.group;
-        scales[to] = block_scales[from];
-        if (format().minimums) {
-          minimums[to] = own.minimums ? block_minimums[from] : least * block_scales[from];
+        const int64_t to = from_stored(begin + i), g = i / values.group;
+        scales[to / group] = values.scales[g];
+        if (format().minimums) minimums[to / group] = values.minimums[g];
+        for (int64_t at = std::max(to, place.first); at < std::min(to + group, last); ++at) {
+          codes[at - place.first] = values.codes[i + at - to];
         }
       }
     }
   }
 
   void widen(const Place& place, float* values) const override {
-    const std::byte* row = row_at(place.row);
-    const int64_t width = facts_.values, first = place.first / width;
-    const int64_t blocks = (place.first + place.n + width - 1) / width - first;
-    if (place.first % width == 0 && place.n % width == 0) {
-      return widen_blocks(entry_.type, row + first * facts_.bytes, blocks, values);
-    }
-    std::vector<float> whole(static_cast<size_t>(blocks * width));
-    widen_blocks(entry_.type, row + first * facts_.bytes, blocks, whole.data());
-    std::copy_n(whole.begin() + (place.first - first * width), place.n, values);
+    read_row(entry_, row_at(place.row), place.first, {values, static_cast<size_t>(place.n)});
   }
 
  private:
-  const std::byte* row_at(int64_t row) const {
-    return sources_[0].data + static_cast<uint64_t>(entry_.stored_row(row)) * entry_.row_bytes();
-  }
-  void read_mxfp4(const std::byte* row, const Place& place, uint8_t* codes, float* scales) const {
-    const int64_t width = facts_.values, half = width / 2;
-    for (int64_t i = place.first; i < place.first + place.n; ++i) {
-      const std::byte* block = row + i / width * facts_.bytes + 1;
-      *codes++ = (static_cast<uint8_t>(block[i % half]) >> (i % width / half * 4)) & 0xf;
+  struct Block {
+    int64_t group = 0;  // values that share a scale
+    uint8_t codes[kMostBlockValues];
+    float scales[kMostBlockGroups], minimums[kMostBlockGroups];
+  };
+
+  const std::byte* row_at(int64_t row) const { return sources_[0].data + entry_.row_at(row); }
+
+  void read_block(const std::byte* block, Block& to) const {
+    if (entry_.type == TensorType::kMXFP4) {
+      const int64_t half = facts_.values / 2;
+      to.group = facts_.values;
+      to.scales[0] = std::ldexp(1.0f, static_cast<int>(block[0]) - 127);
+      for (int64_t i = 0; i < facts_.values; ++i) {
+        to.codes[i] = (static_cast<uint8_t>(block[1 + i % half]) >> (i / half * 4)) & 0xf;
+      }
+      return;
     }
-    for (int64_t g = 0; g < groups(); ++g) {
-      scales[g] = std::ldexp(1.0f, static_cast<int>(row[g * facts_.bytes]) - 127);
-    }
+    const IntegerBlocks own = *integers_of(entry_.type);
+    to.group = own.group;
+    int8_t codes[kMostBlockValues];
+    read_integers(entry_.type, block, {codes, to.scales, to.minimums});
+    const bool from_eight = format().code == DType::kI4 && !own.minimums;
+    const int more = from_eight ? 8 : format().code == DType::kI6 ? 32 : 0;
+    for (int64_t i = 0; i < facts_.values; ++i) to.codes[i] = static_cast<uint8_t>(codes[i] + more);
+    if (own.minimums) return;
+    const float least = from_eight ? -8 : 0;  // of a type without minimums in a format that has them
+    for (int64_t g = 0; g < facts_.values / own.group; ++g) to.minimums[g] = least * to.scales[g];
   }
 
   Entry entry_;
@@ -129,7 +147,7 @@ class GgufCheckpoint final : public Checkpoint {
       : files_(std::move(files)), entries_(std::move(entries)) {
     std::map<TensorType, uint64_t> bytes;
     for (const auto& [name, entry] : entries_) {
-      bytes[entry.type] += entry.end - entry.begin;
+      bytes[entry.type] += entry.bytes();
       takes_memory_ = takes_memory_ || (name == kEmbedding && !entry.codes && !entry.is_as_stored());
     }
     takes_memory_ = takes_memory_ || access == FileAccess::kRead;
@@ -167,28 +185,26 @@ class GgufCheckpoint final : public Checkpoint {
     SourceTensor tensor{nullptr, entry.dtype(), {shape.begin(), shape.end()}, nullptr};
     const uint64_t size = dtype_size(tensor.dtype);
     if (entry.is_as_stored()) {
-      const uint64_t begin = entry.begin + static_cast<uint64_t>(first) * size;
+      const uint64_t begin = entry.place.begin + static_cast<uint64_t>(first) * size;
       VOLLEY_ASSIGN(TensorFile::Bytes bytes, entry.file->read(begin, begin + static_cast<uint64_t>(count) * size));
       tensor.data = bytes.data;
       tensor.owner = std::move(bytes.owner);
       return tensor;
     }
-    VOLLEY_ASSIGN(const TensorFile::Bytes bytes, entry.file->read(entry.begin, entry.end));
+    VOLLEY_ASSIGN(const TensorFile::Bytes bytes, entry.file->read(entry.place.begin, entry.place.end));
     const std::shared_ptr<std::byte[]> values(new std::byte[static_cast<uint64_t>(count) * size]);
-    const bool copies = entry.facts().is_plain() && entry.minus == 0;
-    std::vector<float> row(copies ? 0 : static_cast<size_t>(columns));
+    std::vector<float> part(entry.is_copied() ? 0 : static_cast<size_t>(columns));
     for (int64_t done = 0; done < count;) {
       const int64_t at = first + done, in_row = at % columns, n = std::min(columns - in_row, count - done);
-      const std::byte* stored = bytes.data + static_cast<uint64_t>(entry.stored_row(at / columns)) * entry.row_bytes();
-      if (!copies) {
-        gguf_row(entry, stored, row);
-        stored = reinterpret_cast<const std::byte*>(row.data());
+      const std::byte* from = bytes.data + entry.row_at(at / columns) + static_cast<uint64_t>(in_row) * size;
+      if (!entry.is_copied()) {
+        read_row(entry, bytes.data + entry.row_at(at / columns), in_row, std::span(part).first(n));
+        from = reinterpret_cast<const std::byte*>(part.data());
       }
-      std::memcpy(values.get() + static_cast<uint64_t>(done) * size, stored + static_cast<uint64_t>(in_row) * size,
-                  static_cast<uint64_t>(n) * size);
+      std::memcpy(values.get() + static_cast<uint64_t>(done) * size, from, static_cast<uint64_t>(n) * size);
       done += n;
     }
-    entry.file->drop({bytes.data, entry.end - entry.begin});
+    entry.file->drop({bytes.data, entry.bytes()});
     tensor.data = values.get();
     tensor.owner = values;
     return tensor;
@@ -206,9 +222,9 @@ class GgufCheckpoint final : public Checkpoint {
       return unimplemented(where + " is stored as " + entry.facts().name +
                            ", which is not built: fetch another quantisation of the model, such as Q4_K_M or Q8_0.");
     }
-    if (std::ranges::equal(shape, entry.shape)) return {};
-    return failed_precondition(where + " has shape " + shape_text(entry.shape) + ", but the file's metadata ask for " +
-                               shape_text(shape) + ".");
+    if (std::ranges::equal(shape, entry.place.shape)) return {};
+    return failed_precondition(where + " has shape " + shape_text(entry.place.shape) +
+                               ", but the file's metadata ask for " + shape_text(shape) + ".");
   }
 
   Result<std::vector<int64_t>> integers(std::string_view name, int64_t count) const override {
@@ -222,7 +238,7 @@ class GgufCheckpoint final : public Checkpoint {
     const auto found = entries_.find(name);
     if (found == entries_.end()) return std::nullopt;
     const Entry& entry = found->second;
-    return TensorInfo{entry.facts().name, entry.shape, entry.end - entry.begin};
+    return TensorInfo{entry.facts().name, entry.place.shape, entry.bytes()};
   }
 
   Result<std::optional<CodeFormat>> code_format(std::string_view name, std::span<const int64_t> shape) const override {
@@ -232,7 +248,7 @@ class GgufCheckpoint final : public Checkpoint {
     const Entry& entry = found->second;
     CodeFormat format = *entry.codes;
     format.name = entry.facts().name;
-    format.bytes = static_cast<int64_t>(entry.end - entry.begin);
+    format.bytes = static_cast<int64_t>(entry.bytes());
     return std::optional(format);
   }
 
@@ -241,7 +257,7 @@ class GgufCheckpoint final : public Checkpoint {
     VOLLEY_ASSIGN(const std::optional<CodeFormat> format, code_format(name, shape));
     VOLLEY_CHECK_MSG(format.has_value(), std::string(name));
     const Entry& entry = entries_.find(name)->second;
-    VOLLEY_ASSIGN(TensorFile::Bytes bytes, entry.file->read(entry.begin, entry.end));
+    VOLLEY_ASSIGN(TensorFile::Bytes bytes, entry.file->read(entry.place.begin, entry.place.end));
     return std::shared_ptr<const CodedMatrix>(std::make_shared<BlockMatrix>(*format, entry, std::move(bytes)));
   }
 
@@ -267,11 +283,6 @@ class GgufCheckpoint final : public Checkpoint {
  private:
   static constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
-  static void gguf_row(const Entry& entry, const std::byte* stored, std::vector<float>& row) {
-    widen_blocks(entry.type, stored, static_cast<int64_t>(row.size()) / entry.facts().values, row.data());
-    for (float& value : row) value -= entry.minus;
-  }
-
   const std::vector<std::shared_ptr<const TensorFile>> files_;
   const EntryTable entries_;
   std::string quantisation_;
@@ -283,7 +294,9 @@ class GgufCheckpoint final : public Checkpoint {
 std::string product_of(std::string name) {
   for (const auto& [part, product] :
        {std::pair{".q_proj.", ".qkv."}, std::pair{".k_proj.", ".qkv."}, std::pair{".v_proj.", ".qkv."},
-        std::pair{".gate_proj.", ".gate_up."}, std::pair{".up_proj.", ".gate_up."}}) {
+        std::pair{".gate_proj.", ".gate_up."}, std::pair{".up_proj.", ".gate_up."},
+        std::pair{".in_proj_qkv.", ".in_proj."}, std::pair{".in_proj_z.", ".in_proj."},
+        std::pair{".in_proj_b.", ".in_proj_ba."}, std::pair{".in_proj_a.", ".in_proj_ba."}}) {
     if (const size_t at = name.find(part); at != std::string::npos) return name.replace(at, std::strlen(part), product);
   }
   return name;
@@ -308,51 +321,21 @@ CodeFormat common_format(std::span<const TensorType> types) {
   return format;
 }
 
-// Matrices that one product takes get one format.
+// Matrices that one product takes get one format. Where columns are in another order, groups must keep together.
 void choose_formats(EntryTable& entries) {
   std::map<std::string, std::vector<TensorType>> types;
   for (const auto& [name, entry] : entries) types[product_of(name)].push_back(entry.type);
   for (auto& [name, entry] : entries) {
-    if (entry.shape.size() != 2 || !name.ends_with(".weight") || !entry.is_built()) continue;
+    const gguf::Place& place = entry.place;
+    if (place.shape.size() != 2 || !name.ends_with(".weight") || !entry.is_built()) continue;
     const std::vector<TensorType>& together = types[product_of(name)];
     const bool plain = std::ranges::all_of(together, [](TensorType type) { return gguf::facts_of(type).is_plain(); });
-    if (!plain) entry.codes = common_format(together);
-  }
-}
-
-Status add_entry(const gguf::File& file, const gguf::Architecture& architecture, const gguf::Tensor& tensor,
-                 const std::shared_ptr<const TensorFile>& bytes, EntryTable& entries) {
-  const std::string name = hugging_face_name(architecture, tensor.name);
-  Entry entry{bytes, tensor.type, tensor.shape, tensor.begin, tensor.end};
-  const auto wrong = [&](const std::string& what) {
-    return data_loss(bytes->path() + ": the tensor \"" + tensor.name + "\" " + what + ".");
-  };
-  if (architecture.pairs_rows) {
-    const bool is_q = name.find("self_attn.q_proj.") != std::string::npos;
-    if (is_q || name.find("self_attn.k_proj.") != std::string::npos) {
-      const std::string key = std::string(architecture.name) + ".attention.head_count";
-      const double of_q = file.header().number(key).value_or(0);
-      const double heads = is_q ? of_q : file.header().number(key + "_kv").value_or(of_q);
-      const auto rows = static_cast<double>(entry.shape[0]);
-      if (!(heads >= 1 && heads <= rows) || std::fmod(rows, 2 * heads) != 0) return wrong("has no heads of pairs");
-      entry.paired_heads = static_cast<int64_t>(heads);
+    if (plain) continue;
+    entry.codes = common_format(together);
+    if (entry.codes->group > 0 && !place.columns.is_plain() && place.columns.c % entry.codes->group != 0) {
+      entry.codes = {.code = DType::kF32};
     }
   }
-  if (architecture.norms_hold_one && name.ends_with("norm.weight")) entry.minus = 1;
-  const size_t star = name.find('*');
-  if (star == std::string::npos || entry.shape.size() != 3) {
-    return entries.emplace(name, std::move(entry)).second ? Status() : wrong("is there under another name, too");
-  }
-  const int64_t experts = entry.shape[0];
-  if (experts > kMaxExperts) return wrong("is of " + std::to_string(experts) + " experts");
-  const uint64_t size = (tensor.end - tensor.begin) / static_cast<uint64_t>(experts);
-  entry.shape.erase(entry.shape.begin());
-  for (int64_t i = 0; i < experts; ++i) {
-    entry.begin = tensor.begin + static_cast<uint64_t>(i) * size;
-    entry.end = entry.begin + size;
-    entries.emplace(name.substr(0, star) + std::to_string(i) + name.substr(star + 1), entry);
-  }
-  return {};
 }
 
 }  // namespace
@@ -367,7 +350,13 @@ Result<std::unique_ptr<Checkpoint>> open_gguf(const std::string& path, FileAcces
     files.push_back(bytes);
     for (const gguf::Tensor& tensor : part.header.tensors()) {
       if (tensor.end > bytes->size()) return data_loss(part.path + " was cut short while it was read: start again.");
-      VOLLEY_RETURN_IF_ERROR(add_entry(file, *architecture, tensor, bytes, entries));
+      VOLLEY_ASSIGN(std::vector<gguf::Place> places, places_of(file, *architecture, tensor));
+      for (gguf::Place& place : places) {
+        const std::string name = place.name;
+        if (entries.emplace(name, Entry{bytes, tensor.type, std::move(place)}).second) continue;
+        return data_loss(part.path + ": the tensor \"" + tensor.name +
+                         "\" is there under another name, too: the file is damaged.");
+      }
     }
   }
   choose_formats(entries);

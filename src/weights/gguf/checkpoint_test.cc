@@ -9,6 +9,7 @@
 #include "gguf/bytes_for_test.h"
 #include "weights/coded.h"
 #include "weights/fixtures_for_test.h"
+#include "weights/gguf/blocks.h"
 #include "weights/named.h"
 
 namespace volley::weights {
@@ -57,6 +58,86 @@ TEST(GgufCheckpoint, HoldsWhatItsFolderHolds) {
       }
     }
   }
+}
+
+// What converters change is undone: norms exactly up to what a sum with 1 rounds, A_log up to a logarithm.
+void expect_alike(const Checkpoint& file, const Checkpoint& folder, const std::string& tensor) {
+  const std::vector<int64_t> shape = file.info(tensor)->shape;
+  const auto a = file.get(tensor, shape), b = folder.get(tensor, shape);
+  ASSERT_TRUE(a.ok() && b.ok()) << (a.ok() ? b.error().message : a.error().message);
+  const bool changed =
+      tensor.ends_with("norm.weight") || tensor.find("_norm_") != std::string::npos || tensor.ends_with(".A_log");
+  constexpr float kRounding = 1e-6f;
+  if (changed) {
+    EXPECT_THAT(floats(*a), testing::Pointwise(testing::FloatNear(kRounding), floats(*b))) << tensor;
+  } else {
+    EXPECT_EQ(floats(*a), floats(*b)) << tensor;
+  }
+}
+
+TEST(GgufCheckpoint, WhatConvertersChangeIsUndone) {
+  const struct {
+    const char* name;
+    std::vector<std::string> others;  // tensors that this file holds in another way, or of another folder
+    size_t count;
+    NameRules rules = {};
+  } cases[] = {
+      {"gemma_windows", {"q_norm"}, 54},
+      {"hybrid_wide", {}, 42},
+      {"hybrid_tied", {"mtp."}, 70},
+      {"hybrid_experts",
+       {},
+       145,
+       {.prefixes = {"model.language_model.", ""},
+        .stacks = {{"mlp.experts.", "gate_up_proj", {"gate_proj.weight", "up_proj.weight"}, 7},
+                   {"mlp.experts.", "down_proj", {"down_proj.weight"}, 7}}}},
+      {"next_experts", {"in_proj_"}, 133},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto file = open(std::string("tests/data/gguf/") + c.name + ".gguf");
+    auto files = open_checkpoint(std::string("tests/data/targets/") + c.name);
+    ASSERT_TRUE(files.ok());
+    const auto folder = with_names(std::move(*files), c.rules);
+    EXPECT_EQ(file->names().size(), c.count);
+    for (const std::string& tensor : file->names()) {
+      const auto is_in = [&](const std::string& part) { return tensor.find(part) != std::string::npos; };
+      if (std::ranges::none_of(c.others, is_in)) expect_alike(*file, *folder, tensor);
+    }
+  }
+  const auto file = open("tests/data/gguf/hybrid_tied.gguf"), head = open("tests/data/mtp/hybrid_tied");
+  EXPECT_EQ(head->names().size(), 15u);
+  for (const std::string& tensor : head->names()) expect_alike(*file, *head, tensor);
+}
+
+// Rows of q, k, v and z, and of beta and alpha, which Hugging Face's file orders by key head: 2 of 16 and 32 for two
+// value heads.
+TEST(GgufCheckpoint, ProjectionsOfQwen3NextAreApart) {
+  const auto file = open("tests/data/gguf/next_experts.gguf"), folder = open("tests/data/targets/next_experts");
+  const std::string layer = "layers.0.linear_attn.";
+  constexpr int64_t kHidden = 48;
+  const auto read = [&](const Checkpoint& files, const std::string& name, int64_t rows) {
+    const std::vector<int64_t> shape = {rows, kHidden};
+    const auto tensor = files.get(layer + name + ".weight", shape);
+    EXPECT_TRUE(tensor.ok()) << tensor.error().message;
+    return floats(*tensor);
+  };
+  const auto by_head = [&](const std::vector<float>& all, int64_t stride,
+                           std::vector<std::pair<int64_t, int64_t>> runs) {
+    std::vector<float> rows;
+    for (const auto& [first, count] : runs) {
+      for (int64_t head = 0; head < 2; ++head) {
+        const auto begin = all.begin() + (head * stride + first) * kHidden;
+        rows.insert(rows.end(), begin, begin + count * kHidden);
+      }
+    }
+    return rows;
+  };
+  const std::vector<float> qkvz = read(*folder, "in_proj_qkvz", 320), ba = read(*folder, "in_proj_ba", 8);
+  EXPECT_EQ(read(*file, "in_proj_qkv", 192), by_head(qkvz, 160, {{0, 16}, {16, 16}, {32, 64}}));
+  EXPECT_EQ(read(*file, "in_proj_z", 128), by_head(qkvz, 160, {{96, 64}}));
+  EXPECT_EQ(read(*file, "in_proj_b", 4), by_head(ba, 4, {{0, 2}}));
+  EXPECT_EQ(read(*file, "in_proj_a", 4), by_head(ba, 4, {{2, 2}}));
 }
 
 TEST(GgufCheckpoint, PartsHoldWhatTheWholeHolds) {
@@ -175,6 +256,68 @@ TEST_F(GgufMatrix, TypesThatOneProductTakesGetOneFormat) {
   EXPECT_EQ((**file->code_format(kK, k_shape_)).name, "Q8_0");
   EXPECT_EQ(file->quantisation(), "Q4_0");
   EXPECT_EQ(file->main_dtype(), DType::kBF16);
+}
+
+// The columns of Qwen3.5's out_proj are ordered otherwise in the file: 2 value heads for each of 2 key heads.
+TEST(GgufCheckpoint, BlocksStayWholeWhereColumnsAreReordered) {
+  const struct {
+    Stored stored;
+    uint32_t head;
+    bool is_coded;  // groups lie within a head
+  } cases[] = {{kQ4_K, 64, true}, {kQ6_K, 64, true}, {kQ8_0, 64, true}, {kQ4_0, 16, false}, {kMXFP4, 64, true}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.stored.type);
+    gguf::Bytes model = gguf::tiny_model("qwen35");
+    model.number("qwen35.ssm.group_count", 2).number("qwen35.ssm.time_step_rank", 4);
+    model.number("qwen35.ssm.inner_size", 4 * c.head).number("qwen35.ssm.state_size", 16);
+    const uint64_t columns = 4 * c.head, rows = 3, size = rows * columns / c.stored.values * c.stored.block_bytes;
+    model.tensor("blk.0.ssm_out.weight", {columns, rows}, c.stored.type, size);
+    std::string bytes = model.str();
+    const size_t begin = bytes.size() - (size + 31) / 32 * 32;
+    for (size_t i = 0; i < size; ++i) {
+      const size_t at = i % c.stored.block_bytes;
+      bytes[begin + i] = std::ranges::count(c.stored.halves, at - 1) > 0 ? 0x3c : static_cast<char>(i * 7 % 120);
+    }
+    std::vector<float> stored(rows * columns);
+    widen_blocks(static_cast<gguf::TensorType>(c.stored.type), reinterpret_cast<const std::byte*>(&bytes[begin]),
+                 static_cast<int64_t>(rows * columns / c.stored.values), stored.data());
+    const TempFolder folder;
+    folder.write("m.gguf", bytes);
+    const auto file = open(folder.path() + "/m.gguf");
+    const char* name = "layers.0.linear_attn.out_proj.weight";
+    const std::vector<int64_t> shape = {3, static_cast<int64_t>(columns)};
+    const std::vector<float> values = floats(*file->get(name, shape));
+    constexpr size_t kStoredHead[] = {0, 2, 1, 3};
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t row = i / columns, column = i % columns;
+      EXPECT_EQ(values[i], stored[row * columns + kStoredHead[column / c.head] * c.head + column % c.head]) << i;
+    }
+    const auto coded = file->coded(name, shape);
+    ASSERT_TRUE(coded.ok());
+    EXPECT_EQ((*coded)->format().code != DType::kF32, c.is_coded);
+    std::vector<float> widened(columns), codes(columns), part(40);
+    (*coded)->widen({1, 0, shape[1]}, widened.data());
+    EXPECT_TRUE(std::ranges::equal(widened, std::span(values).subspan(columns, columns)));
+    (*coded)->widen({2, 20, 40}, part.data());
+    EXPECT_TRUE(std::ranges::equal(part, std::span(values).subspan(2 * columns + 20, 40)));
+    if (!c.is_coded) continue;
+    (*coded)->CodedMatrix::widen({1, 0, shape[1]}, codes.data());
+    EXPECT_EQ(codes, widened);
+    (*coded)->CodedMatrix::widen({2, 20, 40}, part.data());
+    EXPECT_TRUE(std::ranges::equal(part, std::span(values).subspan(2 * columns + 20, 40)));
+  }
+}
+
+TEST(GgufCheckpoint, HeadsThatDoNotFitAreDamage) {
+  const TempFolder folder;
+  folder.write("m.gguf", gguf::tiny_model("qwen35")
+                             .number("qwen35.ssm.group_count", 2)
+                             .number("qwen35.ssm.time_step_rank", 4)
+                             .tensor("blk.0.ssm_beta.weight", {32, 6}, 0, 768)
+                             .str());
+  const auto opened = open_checkpoint(folder.path() + "/m.gguf");
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(opened.error().message, HasSubstr("\"blk.0.ssm_beta.weight\" has no rows or columns for the heads"));
 }
 
 TEST(GgufCheckpoint, WhatCannotBeReadIsNamed) {
