@@ -18,6 +18,8 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
+    {"DeepseekV2ForCausalLM", "deepseek_v2", read_deepseek_v2},
+    {"DeepseekV3ForCausalLM", "deepseek_v3", read_deepseek_v3},
     {"Gemma3ForCausalLM", "gemma3_text", read_gemma3},
     {"Gemma3ForConditionalGeneration", "gemma3", read_gemma3},
     {"GptOssForCausalLM", "gpt_oss", read_gpt_oss},

@@ -7,6 +7,8 @@
 namespace volley::families {
 
 // Families, each in its own file.
+Result<TargetConfig> read_deepseek_v2(const ConfigFields& config);
+Result<TargetConfig> read_deepseek_v3(const ConfigFields& config);
 Result<TargetConfig> read_gemma3(const ConfigFields& config);
 Result<TargetConfig> read_gpt_oss(const ConfigFields& config);
 Result<TargetConfig> read_granite(const ConfigFields& config);
