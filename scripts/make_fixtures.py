@@ -134,6 +134,11 @@ def deepseek_v3(*sizes, **more):
         "moe_layer_freq": 1, **more})
 
 
+def glm4_moe(*sizes, **more):
+    return shared_experts(family_config("Glm4MoeForCausalLM", "glm4_moe", sizes), **{
+        "norm_topk_prob": True, "n_group": 1, "topk_group": 1, **more})
+
+
 def is_latent(config):
     return "kv_lora_rank" in config
 
@@ -221,6 +226,11 @@ TARGETS = {
     "latent_one_group": (deepseek_v3(60, 5, 40, 83, 3, q_rank=0, width=32, nope=20, rope=16, value=28, experts=6,
                                      chosen=2, inner=24, shared=2, dense=2, scaling=2.446, n_group=1, topk_group=1,
                                      rms_norm_eps=1e-5, rope_theta=50000.0, num_nextn_predict_layers=0), "fp32", 1),
+    "glm_norms": (glm4_moe(60, 6, 2, 32, 60, 93, 3, False, experts=8, chosen=3, inner=20, shared=1, dense=1, scaling=2.5,
+                           attention_bias=True, use_qk_norm=True, partial_rotary_factor=0.5, rms_norm_eps=1e-5,
+                           rope_theta=1000000.0), "bf16", 1),
+    "glm_plain": (glm4_moe(40, 4, 1, 16, 52, 79, 3, False, experts=6, chosen=2, inner=24, shared=1, dense=2, scaling=1.0,
+                           attention_bias=False, use_qk_norm=False, rms_norm_eps=1e-5), "fp32", 2),
 }
 STACKED = ("moe_stacked", "hybrid_experts")  # all experts of a layer as one tensor
 # Where the one of its place gives an answer with a choice that is too close to compare, or one token for ever.
@@ -345,7 +355,7 @@ def random_layers(config, generator):
     def head_norms():
         if is_hybrid(config) or gemma:
             return {"self_attn.q_norm": above_one(d), "self_attn.k_norm": above_one(d)}
-        normed = model_type.startswith("qwen3")
+        normed = model_type.startswith("qwen3") or config.get("use_qk_norm")
         return {"self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d)} if normed else {}
 
     def interleaved_experts(layer):
@@ -441,7 +451,7 @@ def random_layers(config, generator):
         if model_type == "qwen2" or config.get("attention_bias"):
             tensors |= {f"layers.{i}.self_attn.{name}_proj.bias": 0.5 * torch.randn(n, generator=generator)
                         for name, n in (("q", q), ("k", kv), ("v", kv))}
-        if config.get("attention_bias"):
+        if config.get("attention_bias") and model_type != "glm4_moe":
             biases = torch.Generator().manual_seed(3000 + i)
             tensors[f"layers.{i}.self_attn.o_proj.bias"] = 0.1 * torch.randn(hidden, generator=biases)
     return tensors

@@ -22,6 +22,7 @@ constexpr Family kFamilies[] = {
     {"DeepseekV3ForCausalLM", "deepseek_v3", read_deepseek_v3},
     {"Gemma3ForCausalLM", "gemma3_text", read_gemma3},
     {"Gemma3ForConditionalGeneration", "gemma3", read_gemma3},
+    {"Glm4MoeForCausalLM", "glm4_moe", read_glm4_moe},
     {"GptOssForCausalLM", "gpt_oss", read_gpt_oss},
     {"GraniteForCausalLM", "granite", read_granite},
     {"LlamaForCausalLM", "llama", read_llama},
