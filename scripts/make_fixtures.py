@@ -134,6 +134,11 @@ def deepseek_v3(*sizes, **more):
         "moe_layer_freq": 1, **more})
 
 
+def glm4_moe_lite(*sizes, **more):
+    return latent("Glm4MoeLiteForCausalLM", "glm4_moe_lite", *sizes, dense=1, **{
+        "topk_method": "noaux_tc", "norm_topk_prob": True, "n_group": 1, "topk_group": 1, **more})
+
+
 def glm4_moe(*sizes, **more):
     return shared_experts(family_config("Glm4MoeForCausalLM", "glm4_moe", sizes), **{
         "norm_topk_prob": True, "n_group": 1, "topk_group": 1, **more})
@@ -231,6 +236,12 @@ TARGETS = {
                            rope_theta=1000000.0), "bf16", 1),
     "glm_plain": (glm4_moe(40, 4, 1, 16, 52, 79, 3, False, experts=6, chosen=2, inner=24, shared=1, dense=2, scaling=1.0,
                            attention_bias=False, use_qk_norm=False, rms_norm_eps=1e-5), "fp32", 2),
+    "latent_glm": (glm4_moe_lite(72, 4, 60, 97, 3, q_rank=36, width=48, nope=24, rope=16, value=32, experts=8, chosen=3,
+                                 inner=16, shared=1, scaling=1.8, rms_norm_eps=1e-5, rope_theta=1000000.0), "bf16", 1),
+    "latent_glm_types": (glm4_moe_lite(48, 3, 44, 85, 3, q_rank=24, width=32, nope=12, rope=32, value=20, experts=5,
+                                       chosen=2, inner=20, shared=1, scaling=1.0, rms_norm_eps=1e-5,
+                                       first_k_dense_replace=None, mlp_layer_types=["dense", "sparse", "sparse"],
+                                       rope_interleave=False), "fp32", 1),
 }
 STACKED = ("moe_stacked", "hybrid_experts")  # all experts of a layer as one tensor
 # Where the one of its place gives an answer with a choice that is too close to compare, or one token for ever.

@@ -23,6 +23,7 @@ constexpr Family kFamilies[] = {
     {"Gemma3ForCausalLM", "gemma3_text", read_gemma3},
     {"Gemma3ForConditionalGeneration", "gemma3", read_gemma3},
     {"Glm4MoeForCausalLM", "glm4_moe", read_glm4_moe},
+    {"Glm4MoeLiteForCausalLM", "glm4_moe_lite", read_glm4_moe_lite},
     {"GptOssForCausalLM", "gpt_oss", read_gpt_oss},
     {"GraniteForCausalLM", "granite", read_granite},
     {"LlamaForCausalLM", "llama", read_llama},
