@@ -1,11 +1,11 @@
 // Attention of a ragged batch of rows over paged K and V, for prefill, verification (causal) and drafting
 // (bidirectional inside the block) alike: each row has its own range of visible cache positions (Rows, RowView).
 //
-// out = softmax(q K^T * scale) V per head, with V in K if KvLayer says so (CPU). Scores, sums and outputs are accumulated in fp32; with bf16 KV the
-// probabilities are rounded to bf16 before the product with V, and the sum that divides is the sum of the rounded ones,
-// so that the weights of V add up to one. e4m3 KV is widened to bf16, and the scales of K and V multiply scores and
-// outputs in fp32. With sinks (Xiao et al., 2023, arXiv:2309.17453; here learned, a logit for
-// each head, not scaled) the sum has exp(sink) as one more term, whose V is zero; it is added at last.
+// out = softmax(q K^T * scale) V per head, with V in K if KvLayer says so (CPU). Scores, sums and outputs are
+// accumulated in fp32; with bf16 KV the probabilities are rounded to bf16 before the product with V, and the sum that
+// divides is the sum of the rounded ones, so that the weights of V add up to one. e4m3 KV is widened to bf16, and the
+// scales of K and V multiply scores and outputs in fp32. With sinks (Xiao et al., 2023, arXiv:2309.17453; here learned,
+// a logit for each head, not scaled) the sum has exp(sink) as one more term, whose V is zero; it is added at last.
 //
 // Batch invariance: a row's bits depend on its q, its range and the K and V in it; a position that it does not see
 // cannot reach it, even if it holds NaN. Chunks of positions at absolute boundaries give partial results (maximum, sum,

@@ -1,12 +1,12 @@
-// The parts of latent attention (MLA: arXiv:2405.04434, section 2.1) that other attention has not, in
-// its absorbed form. A position keeps a latent of `width` elements, normed, and one key of `rope` elements, rotated;
-// all heads share both. With a head's up-projections U (to its keys) and W (to its values)
+// Latent attention (MLA: arXiv:2405.04434, section 2.1) in its absorbed form: the operations before and after
+// attention. A position keeps a normed latent c of `width` elements, and one rotated key k of `rope` elements; all
+// heads share both. With a head's up-projections U (to its keys) and W (to its values)
 //   score = q_nope^T (U c) + q_rope^T k = (U^T q_nope)^T c + q_rope^T k,    out = W (sum of p c),
-// so attention (ops/attention) runs over the cached rows [c | k], with c as V, and keys and values of heads are never
-// made. U^T q_nope and W (…) are products of each head with a matrix of its own, head_linear().
+// so attention (ops/attention) runs over the cached rows [c | k], with c as V, and never makes a head's keys and
+// values. U^T q_nope and W (…) are products of each head with a matrix of its own, head_linear().
 //
 // Batch invariance: a row's results depend only on that row. The expanded form, which makes keys and values, has other
-// bits; so there is no choice between the two by the number of rows. CPU only: check_latent().
+// bits; so the number of rows chooses no form. CPU only: check_latent().
 #pragma once
 
 #include "ops/grouped_linear/grouped_linear.h"
