@@ -30,6 +30,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
+NULL = "null"  # a field that is null in the file; None leaves it out
 
 
 def base_config(hidden, heads, kv_heads, head_dim, ffn, vocab, layers, tied, **more):
@@ -108,6 +109,45 @@ def granite(*sizes, **more):
     return family_config("GraniteForCausalLM", "granite", sizes, **more)
 
 
+def shared_experts(config, *, experts, chosen, inner, shared, dense, scaling, **more):
+    """DeepSeek's words for experts, one of which every row goes through."""
+    return {**config, "n_routed_experts": experts, "num_experts_per_tok": chosen, "moe_intermediate_size": inner,
+            "n_shared_experts": shared, "first_k_dense_replace": dense, "routed_scaling_factor": scaling, **more}
+
+
+def latent(architecture, model_type, hidden, heads, ffn, vocab, layers, *, q_rank, width, nope, rope, value, **more):
+    """Latent attention: `width` elements for K and V of all heads, and `rope` rotated ones."""
+    config = family_config(architecture, model_type, (hidden, heads, heads, None, ffn, vocab, layers, False))
+    return shared_experts({**config, "q_lora_rank": q_rank or NULL, "kv_lora_rank": width, "qk_nope_head_dim": nope,
+                           "qk_rope_head_dim": rope, "v_head_dim": value}, **more)
+
+
+def deepseek_v2(*sizes, **more):
+    return latent("DeepseekV2ForCausalLM", "deepseek_v2", *sizes, **{
+        "topk_method": "greedy", "scoring_func": "softmax", "norm_topk_prob": False, "n_group": 1, "topk_group": 1,
+        "aux_loss_alpha": 0.001, "seq_aux": True, "moe_layer_freq": 1, "ep_size": 1, **more})
+
+
+def deepseek_v3(*sizes, **more):
+    return latent("DeepseekV3ForCausalLM", "deepseek_v3", *sizes, **{
+        "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True, "num_nextn_predict_layers": 1,
+        "moe_layer_freq": 1, **more})
+
+
+def glm4_moe_lite(*sizes, **more):
+    return latent("Glm4MoeLiteForCausalLM", "glm4_moe_lite", *sizes, dense=1, **{
+        "topk_method": "noaux_tc", "norm_topk_prob": True, "n_group": 1, "topk_group": 1, **more})
+
+
+def glm4_moe(*sizes, **more):
+    return shared_experts(family_config("Glm4MoeForCausalLM", "glm4_moe", sizes), **{
+        "norm_topk_prob": True, "n_group": 1, "topk_group": 1, **more})
+
+
+def is_latent(config):
+    return "kv_lora_rank" in config
+
+
 def is_hybrid(config):
     return "linear_num_key_heads" in config
 
@@ -178,6 +218,30 @@ TARGETS = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}, final_logit_softcapping=4.0), "fp32", 2),
     "granite_factors": (granite(64, 4, 2, 16, 84, 95, 3, False, embedding_multiplier=1.5, attention_multiplier=0.1,
                                 residual_multiplier=0.7, logits_scaling=0.5, mlp_bias=False), "bf16", 1),
+    "latent_softmax": (deepseek_v2(60, 3, 44, 91, 3, q_rank=0, width=48, nope=24, rope=16, value=20, experts=7, chosen=3,
+                                   inner=16, shared=2, dense=1, scaling=1.0, rope_scaling={
+                                       "type": "yarn", "mscale": 0.707, "mscale_all_dim": 0.707, "beta_fast": 32,
+                                       "beta_slow": 1, **YARN}), "bf16", 1),
+    "latent_ranked": (deepseek_v2(40, 2, 36, 77, 2, q_rank=28, width=32, nope=16, rope=32, value=24, experts=5, chosen=2,
+                                  inner=20, shared=1, dense=0, scaling=1.7), "fp32", 2),
+    "latent_groups": (deepseek_v3(64, 4, 52, 94, 3, q_rank=40, width=64, nope=16, rope=16, value=16, experts=8, chosen=3,
+                                  inner=16, shared=1, dense=1, scaling=2.5, n_group=4, topk_group=2, rope_scaling={
+                                      "type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32,
+                                      "beta_slow": 1, **YARN}), "bf16", 2),
+    "latent_one_group": (deepseek_v3(60, 5, 40, 83, 3, q_rank=0, width=32, nope=20, rope=16, value=28, experts=6,
+                                     chosen=2, inner=24, shared=2, dense=2, scaling=2.446, n_group=1, topk_group=1,
+                                     rms_norm_eps=1e-5, rope_theta=50000.0, num_nextn_predict_layers=0), "fp32", 1),
+    "glm_norms": (glm4_moe(60, 6, 2, 32, 60, 93, 3, False, experts=8, chosen=3, inner=20, shared=1, dense=1, scaling=2.5,
+                           attention_bias=True, use_qk_norm=True, partial_rotary_factor=0.5, rms_norm_eps=1e-5,
+                           rope_theta=1000000.0), "bf16", 1),
+    "glm_plain": (glm4_moe(40, 4, 1, 16, 52, 79, 3, False, experts=6, chosen=2, inner=24, shared=1, dense=2, scaling=1.0,
+                           attention_bias=False, use_qk_norm=False, rms_norm_eps=1e-5), "fp32", 2),
+    "latent_glm": (glm4_moe_lite(72, 4, 60, 97, 3, q_rank=36, width=48, nope=24, rope=16, value=32, experts=8, chosen=3,
+                                 inner=16, shared=1, scaling=1.8, rms_norm_eps=1e-5, rope_theta=1000000.0), "bf16", 1),
+    "latent_glm_types": (glm4_moe_lite(48, 3, 44, 85, 3, q_rank=24, width=32, nope=12, rope=32, value=20, experts=5,
+                                       chosen=2, inner=20, shared=1, scaling=1.0, rms_norm_eps=1e-5,
+                                       first_k_dense_replace=None, mlp_layer_types=["dense", "sparse", "sparse"],
+                                       rope_interleave=False), "fp32", 1),
 }
 STACKED = ("moe_stacked", "hybrid_experts")  # all experts of a layer as one tensor
 # Where the one of its place gives an answer with a choice that is too close to compare, or one token for ever.
@@ -302,7 +366,8 @@ def random_layers(config, generator):
     def head_norms():
         if is_hybrid(config) or gemma:
             return {"self_attn.q_norm": above_one(d), "self_attn.k_norm": above_one(d)}
-        return {"self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d)} if model_type.startswith("qwen3") else {}
+        normed = model_type.startswith("qwen3") or config.get("use_qk_norm")
+        return {"self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d)} if normed else {}
 
     def interleaved_experts(layer):
         """Gates beyond what they are clamped at, and sinks that outweigh a window, are not rare."""
@@ -315,7 +380,30 @@ def random_layers(config, generator):
             ("mlp.experts.down_proj", 0.2 * ffn**-0.5, (experts, ffn, hidden)),
             ("mlp.experts.down_proj_bias", 0.5, (experts, hidden)))}
 
+    def shared_network(layer):
+        """Scores of experts are far enough apart to be compared."""
+        if layer < config.get("first_k_dense_replace", 1):
+            return {"mlp.gate_proj": matrix(ffn, hidden), "mlp.up_proj": matrix(ffn, hidden),
+                    "mlp.down_proj": matrix(hidden, ffn)}
+        inner, count = config["moe_intermediate_size"], config["n_routed_experts"]
+        names = {f"mlp.experts.{e}": inner for e in range(count)}
+        names["mlp.shared_experts"] = inner * config["n_shared_experts"]
+        return {"mlp.gate": 3 * matrix(count, hidden), **{
+            f"{name}.{part}": matrix(*shape) for name, width in names.items() for part, shape in {
+                "gate_proj": (width, hidden), "up_proj": (width, hidden), "down_proj": (hidden, width)}.items()}}
+
+    def latent_attention(layer):
+        heads, rank, width = config["num_attention_heads"], config["q_lora_rank"], config["kv_lora_rank"]
+        nope, rope, value = (config[f"{part}_head_dim"] for part in ("qk_nope", "qk_rope", "v"))
+        query = {"q_proj": matrix(heads * (nope + rope), hidden)} if rank is None else {
+            "q_a_proj": matrix(rank, hidden), "q_a_layernorm": norm(rank), "q_b_proj": matrix(heads * (nope + rope), rank)}
+        return {f"layers.{layer}.self_attn.{name}.weight": value for name, value in {
+            **query, "kv_a_proj_with_mqa": matrix(width + rope, hidden), "kv_a_layernorm": norm(width),
+            "kv_b_proj": matrix(heads * (nope + value), width), "o_proj": matrix(hidden, heads * value)}.items()}
+
     def network(layer):
+        if "n_routed_experts" in config:
+            return shared_network(layer)
         chosen = layer not in config.get("mlp_only_layers", []) and (layer + 1) % config.get("decoder_sparse_step", 1) == 0
         if "num_experts" not in config or not chosen:
             return {"mlp.gate_proj": matrix(ffn, hidden), "mlp.up_proj": matrix(ffn, hidden),
@@ -363,15 +451,18 @@ def random_layers(config, generator):
             "input_layernorm": above_one(hidden), "post_attention_layernorm": above_one(hidden)}.items()}
         if gemma:
             tensors |= {f"layers.{i}.{name}_feedforward_layernorm.weight": above_one(hidden) for name in ("pre", "post")}
-        tensors |= linear_attention(i) if is_linear(i) else attention(i)
+        tensors |= linear_attention(i) if is_linear(i) else latent_attention(i) if is_latent(config) else attention(i)
         tensors |= {f"layers.{i}.{name}.weight": value for name, value in {
             **({} if is_linear(i) else head_norms()), **({} if model_type == "gpt_oss" else network(i))}.items()}
         if model_type == "gpt_oss":
             tensors |= interleaved_experts(i)
+        if "n_routed_experts" in config and model_type != "deepseek_v2" and f"layers.{i}.mlp.gate.weight" in tensors:
+            tensors[f"layers.{i}.mlp.gate.e_score_correction_bias"] = 0.3 * torch.randn(
+                config["n_routed_experts"], generator=generator)
         if model_type == "qwen2" or config.get("attention_bias"):
             tensors |= {f"layers.{i}.self_attn.{name}_proj.bias": 0.5 * torch.randn(n, generator=generator)
                         for name, n in (("q", q), ("k", kv), ("v", kv))}
-        if config.get("attention_bias"):
+        if config.get("attention_bias") and model_type != "glm4_moe":
             biases = torch.Generator().manual_seed(3000 + i)
             tensors[f"layers.{i}.self_attn.o_proj.bias"] = 0.1 * torch.randn(hidden, generator=biases)
     return tensors
@@ -437,7 +528,14 @@ def chosen_experts(folder: Path, ids):
     model, chosen = load(folder), {}
 
     def keep(layer):
-        return lambda module, args, out: chosen.update({f"experts.{layer}": out[2].float().flatten()})
+        def sort(module, args, out):
+            """Some routers leave the order open, in which experts were chosen."""
+            logits, _, experts = out
+            bias = getattr(module, "e_score_correction_bias", None)
+            scores = logits if bias is None else logits.float().sigmoid() + bias
+            order = scores.gather(1, experts).argsort(dim=-1, descending=True, stable=True)
+            chosen[f"experts.{layer}"] = experts.gather(1, order).float().flatten()
+        return sort
     for i, layer in enumerate(model.model.layers):
         router = getattr(layer.mlp, "gate", getattr(layer.mlp, "router", None))
         if router is not None:
@@ -472,7 +570,7 @@ def nest(folder: Path, generator):
 
 def make_target(index, name):
     config, dtype, shards = TARGETS[name]
-    config = {key: value for key, value in config.items() if value is not None}
+    config = {key: None if value == NULL else value for key, value in config.items() if value is not None}
     generator = torch.Generator().manual_seed(SEEDS.get(name, 1000 + index))
     folder = DATA / "targets" / name
     tensors = random_layers(config, generator)
@@ -485,6 +583,8 @@ def make_target(index, name):
     tensors["model.embed_tokens.weight"] = scale * torch.randn(vocab, hidden, generator=generator)
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = torch.randn(vocab, hidden, generator=generator) * hidden**-0.5
+    if config.get("num_nextn_predict_layers"):  # a layer that predicts further tokens
+        tensors[f"model.layers.{config['num_hidden_layers']}.enorm.weight"] = torch.ones(hidden)
     write_tensors(folder, {n: t.to(DTYPES[dtype]) for n, t in tensors.items()}, shards)
     write_json(folder / "config.json", {**config, "torch_dtype": str(DTYPES[dtype]).removeprefix("torch.")})
     ids = torch.randint(vocab, (POSITIONS,), generator=generator).tolist()

@@ -27,7 +27,7 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import dflash_reference
-from make_fixtures import (CONTEXTS, DATA, POSITIONS, base_config, choose_delta_rule, gpt_oss, greedy_answer, is_hybrid, llama, moe, qwen3_5_moe,
+from make_fixtures import (CONTEXTS, DATA, POSITIONS, base_config, choose_delta_rule, deepseek_v3, gpt_oss, greedy_answer, is_hybrid, llama, moe, qwen3_5_moe,
                            qwen3_next, random_layers, read_target, run_target, stack_experts, write_json, write_tensors)
 
 LEFT_ALONE = ("mlp.gate.weight", "shared_expert_gate.weight", "in_proj_a.weight", "in_proj_b.weight", "in_proj_ba.weight",
@@ -252,6 +252,10 @@ FIXTURES = {
                      "model.embed_tokens", "model.layers.0.linear_attn.conv1d", "model.layers.0.linear_attn.in_proj_ba",
                      *(f"model.layers.{i}.mlp.{gate}" for i in range(2) for gate in ("gate", "shared_expert_gate"))]),
                  False),
+    # Heads of 24 rows, which end inside blocks.
+    "fp8_latent": (deepseek_v3(64, 4, 48, 85, 2, q_rank=32, width=32, nope=8, rope=16, value=16, experts=4, chosen=2,
+                               inner=32, shared=1, dense=1, scaling=2.5, n_group=2, topk_group=1,
+                               num_nextn_predict_layers=0), transformers_fp8((16, 16)), False),
 }
 
 

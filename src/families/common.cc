@@ -20,18 +20,21 @@ constexpr int32_t kFirstWindowLayer = 28;
 // The head sizes that the attention kernels are built for.
 constexpr int32_t kHeadDimStep = 16;
 
-Status read_heads(const ConfigFields& config, int32_t hidden, model::Attention& a) {
+Status read_heads(const ConfigFields& config, int32_t hidden, std::optional<int32_t> head_dim, model::Attention& a) {
   VOLLEY_ASSIGN(a.heads, config.integer("num_attention_heads", 1, kMaxHeads));
   VOLLEY_ASSIGN(a.kv_heads, config.integer("num_key_value_heads", 1, kMaxHeads, a.heads));
   if (a.heads % a.kv_heads != 0) {
     return config.wrong("num_key_value_heads", "is " + std::to_string(a.kv_heads) + ", which does not divide the " +
                                                    std::to_string(a.heads) + " of num_attention_heads");
   }
-  if (!config.has("head_dim") && hidden % a.heads != 0) {
+  if (!config.has("head_dim") && !head_dim && hidden % a.heads != 0) {
     return config.wrong("head_dim", "is missing, and num_attention_heads (" + std::to_string(a.heads) +
                                         ") does not divide hidden_size (" + std::to_string(hidden) + ")");
   }
-  VOLLEY_ASSIGN(a.head_dim, config.integer("head_dim", 1, kMaxWidth, hidden / a.heads));
+  VOLLEY_ASSIGN(a.head_dim, config.integer("head_dim", 1, kMaxWidth, head_dim.value_or(hidden / a.heads)));
+  if (head_dim && a.head_dim != *head_dim) {
+    return config.wrong("head_dim", "contradicts the other sizes, by which it is " + std::to_string(*head_dim));
+  }
   const std::string is = "is " + std::to_string(a.head_dim);
   if (a.head_dim % 2 != 0) return config.wrong("head_dim", is + ", but rotary embedding needs an even number");
   if (a.head_dim % kHeadDimStep != 0 || a.head_dim > kMaxHeadDim) {
@@ -57,7 +60,7 @@ Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& fa
   spec.family = family;
   VOLLEY_ASSIGN(spec.hidden, config.integer("hidden_size", 1, kMaxWidth));
   model::Attention attention;
-  VOLLEY_RETURN_IF_ERROR(read_heads(config, spec.hidden, attention));
+  VOLLEY_RETURN_IF_ERROR(read_heads(config, spec.hidden, rules.head_dim, attention));
   model::Dense ffn;
   VOLLEY_ASSIGN(ffn.inner, config.integer("intermediate_size", 1, kMaxWidth, rules.inner));
   ffn.gelu = rules.activation != "silu";
@@ -137,9 +140,10 @@ Status check_layer_types(const ConfigFields& config, const std::vector<model::La
 Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise, std::optional<int32_t> inner) {
   model::Experts experts;
   ops::RouterRule& rule = experts.router;
-  // transformers 5 accepts either name of the number.
-  const bool local = config.has("num_local_experts");
-  const char* count = local && !config.has("num_experts") ? "num_local_experts" : "num_experts";
+  const char* count = "num_experts";  // transformers 5 accepts any name of the number
+  for (const char* other : {"num_local_experts", "n_routed_experts"}) {
+    if (config.has(other) && !config.has(count)) count = other;
+  }
   VOLLEY_ASSIGN(rule.experts, config.integer(count, 1, kMaxWidth));
   VOLLEY_ASSIGN(rule.top_k, config.integer("num_experts_per_tok", 1, kMaxWidth));
   VOLLEY_ASSIGN(rule.renormalise, config.boolean("norm_topk_prob", renormalise));

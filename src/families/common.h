@@ -24,6 +24,8 @@ struct DenseRules {
   std::optional<double> partial_rotary;  // read_rope()'s `partial`
   std::optional<int32_t> inner;          // "intermediate_size" where the file need not say it
   std::string activation = "silu";       // "hidden_act"; or "gelu_pytorch_tanh"
+  // The size of a head where other fields give it, which files may repeat as "head_dim".
+  std::optional<int32_t> head_dim = {};
 };
 Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family, const DenseRules& rules = {});
 

@@ -30,7 +30,7 @@ TEST_P(PublishedTarget, IsAcceptedWithAllItsParameters) {
   const auto target = read_target(config.is_string() ? config.get<std::string>() : folder.path());
   ASSERT_TRUE(target.ok()) << target.error().message;
   EXPECT_EQ(model::count(model::params(target->decoder)), (*file)["parameters"]);
-  EXPECT_EQ(target->decoder.attention(target->decoder.layers.size() - 1)->window, (*file)["window"]);
+  EXPECT_EQ(target->decoder.layers.back().mixer_facts().kv->window, (*file)["window"]);
   EXPECT_EQ(target->eos_ids.size(), (*file)["end_ids"]);
 }
 

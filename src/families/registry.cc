@@ -18,8 +18,12 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
+    {"DeepseekV2ForCausalLM", "deepseek_v2", read_deepseek_v2},
+    {"DeepseekV3ForCausalLM", "deepseek_v3", read_deepseek_v3},
     {"Gemma3ForCausalLM", "gemma3_text", read_gemma3},
     {"Gemma3ForConditionalGeneration", "gemma3", read_gemma3},
+    {"Glm4MoeForCausalLM", "glm4_moe", read_glm4_moe},
+    {"Glm4MoeLiteForCausalLM", "glm4_moe_lite", read_glm4_moe_lite},
     {"GptOssForCausalLM", "gpt_oss", read_gpt_oss},
     {"GraniteForCausalLM", "granite", read_granite},
     {"LlamaForCausalLM", "llama", read_llama},

@@ -9,7 +9,7 @@ namespace volley::model {
 namespace {
 
 int64_t layer_bytes(const KvShape& shape, int32_t page_size, DType dtype) {
-  return ops::kv_layer_bytes(page_size, shape.kv_heads, shape.head_dim, dtype);
+  return ops::kv_layer_bytes(page_size, shape.kv_heads, shape.head_dim, dtype, shape.v_in_k > 0);
 }
 
 size_t group_for(const KvShape& shape, std::vector<kv::Group>& groups) {
@@ -83,7 +83,10 @@ std::vector<KvShape> kv_shapes(const Decoder& spec) {
   std::vector<KvShape> shapes;
   for (const Layer& layer : spec.layers) {
     if (const MixerFacts facts = layer.mixer_facts(); facts.kv) {
-      shapes.push_back({facts.kv->kv_heads, facts.kv->head_dim, facts.kv->window});
+      shapes.push_back({.kv_heads = facts.kv->kv_heads,
+                        .head_dim = facts.kv->head_dim,
+                        .window = facts.kv->window,
+                        .v_in_k = facts.kv->v_in_k});
     }
   }
   return shapes;
@@ -157,7 +160,8 @@ Result<std::unique_ptr<KvMemory>> KvMemory::allocate(Device& device, const KvLay
     const KvShape& shape = layout.layers[i];
     const size_t group = layout.group_of[i];
     memory->layers_.push_back({next[group], layout.groups[group].bytes, layout.page_size, shape.kv_heads,
-                               shape.head_dim, layout.dtype, shape.k_scale, shape.v_scale});
+                               shape.head_dim, layout.dtype, shape.k_scale,
+                               shape.v_in_k > 0 ? shape.k_scale : shape.v_scale, shape.v_in_k});
     next[group] += layer_bytes(shape, layout.page_size, layout.dtype);
   }
   if (layout.states.empty()) return memory;

@@ -24,6 +24,7 @@ struct KvShape {
   int32_t window = 0;
   float k_scale = 1, v_scale = 1;  // for a cache of codes (ops::KvLayer)
   bool drafts = false;             // the drafter's: no output token depends on it
+  int32_t v_in_k = 0;              // as ops::KvLayer has it
 };
 // The layers that keep K and V, in order.
 std::vector<KvShape> kv_shapes(const Decoder& spec);

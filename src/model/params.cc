@@ -69,10 +69,15 @@ class LayerList {
     add(Kind::kMatrix, role, hidden, {{folder + "kernel_projection.weight", spec_.block_conv.coefficients(hidden)}});
   }
 
+  // Empty without a rotary embedding, too.
+  Ranges order_of(int32_t rope) const {
+    const auto index = static_cast<size_t>(rope);
+    return index < spec_.ropes.size() ? head_order(spec_.ropes[index]) : Ranges();
+  }
+
   void add_mixer(const Attention& a) {
     const int64_t q = a.q_width(), kv = a.kv_width(), dim = a.head_dim;
-    const auto rope = static_cast<size_t>(a.rope);
-    const Ranges order = rope < spec_.ropes.size() ? head_order(spec_.ropes[rope]) : Ranges();
+    const Ranges order = order_of(a.rope);
     if (a.qk_norm) {
       add_norm("q_norm", {"self_attn.q_norm.weight", dim, Split::kNone, order});
       add_norm("k_norm", {"self_attn.k_norm.weight", dim, Split::kNone, order});
@@ -98,6 +103,45 @@ class LayerList {
     add(Kind::kMatrix, "o", q, {{"self_attn.o_proj.weight", spec_.hidden, Split::kInputs}});
     if (a.o_bias) add(Kind::kVector, "o_bias", 0, {{"self_attn.o_proj.bias", spec_.hidden}});
     if (a.sinks) add(Kind::kVector, "sinks", 0, {{"self_attn.sinks", a.heads, Split::kOutputs}});
+  }
+
+  // A head's rows of kv_b_proj are its up-projections to keys, of which the products take the transpose, and to values.
+  void add_mixer(const Latent& latent) {
+    const ops::LatentShape& s = latent.shape;
+    const Ranges order = order_of(latent.rope), whole = {{0, s.rope}};
+    const Ranges& rotated = order.empty() ? whole : order;
+    const auto then_rotated = [&](int64_t first) {
+      Ranges head = {{0, first}};
+      append(head, repeated(1, first, 0, rotated));
+      return head;
+    };
+    const std::string folder = "self_attn.";
+    const int64_t heads = s.heads, from = latent.q_rank > 0 ? latent.q_rank : spec_.hidden;
+    if (latent.q_rank > 0) {
+      add(Kind::kMatrix, "q_a", spec_.hidden, {{folder + "q_a_proj.weight", latent.q_rank}});
+      add_norm("q_a_norm", {folder + "q_a_layernorm.weight", latent.q_rank});
+    }
+    add(Kind::kMatrix, "q", from,
+        {{folder + (latent.q_rank > 0 ? "q_b_proj.weight" : "q_proj.weight"), heads * s.query(), Split::kOutputs,
+          repeated(heads, 0, s.query(), then_rotated(s.nope))}});
+    add(Kind::kMatrix, "kv_a", spec_.hidden,
+        {{folder + "kv_a_proj_with_mqa.weight", s.key(), Split::kNone, then_rotated(s.width)}});
+    add_norm("kv_a_norm", {folder + "kv_a_layernorm.weight", s.width});
+    const int64_t each = s.nope + s.value;
+    std::vector<Param::Part> keys, values;
+    for (int64_t head = 0; head < heads; ++head) {
+      Param::Part part = {folder + "kv_b_proj.weight", s.value, Split::kExperts, {}, {heads * each, s.width}};
+      part.first = head * each + s.nope;
+      values.push_back(part);
+      part.rows = s.width;
+      part.first = 0;
+      part.transposed = part.codes_too = true;
+      part.first_column = head * each;
+      keys.push_back(std::move(part));
+    }
+    add(Kind::kHeads, "head_keys", s.nope, std::move(keys), Codes::kNone);
+    add(Kind::kHeads, "head_values", s.width, std::move(values), Codes::kNone);
+    add(Kind::kMatrix, "o", heads * s.value, {{folder + "o_proj.weight", spec_.hidden, Split::kInputs}});
   }
 
   void add_mixer(const GatedDelta& delta) {
@@ -149,6 +193,7 @@ class LayerList {
     const Split inputs = experts.by_expert ? Split::kExperts : Split::kInputs;
     add(Kind::kMatrix, "router", spec_.hidden, {{"mlp.gate.weight", count}}, Codes::kNone);
     if (experts.bias) add_biases(experts);
+    if (experts.choice_bias) add(Kind::kVector, "router_choice_bias", 0, {{"mlp.gate.e_score_correction_bias", count}});
     std::vector<Param::Part> gate_up, down;
     for (int32_t e = 0; e < count; ++e) {
       const std::string expert = "mlp.experts." + std::to_string(e) + ".";
@@ -173,7 +218,9 @@ class LayerList {
     add(Kind::kExperts, "experts_down", experts.inner, std::move(down));
     if (const int64_t inner = experts.shared_inner; inner > 0) {
       const std::string shared = "mlp.shared_expert.";
-      add(Kind::kMatrix, "shared_gate", spec_.hidden, {{"mlp.shared_expert_gate.weight", 1}}, Codes::kNone);
+      if (experts.shared_gate) {
+        add(Kind::kMatrix, "shared_gate", spec_.hidden, {{"mlp.shared_expert_gate.weight", 1}}, Codes::kNone);
+      }
       add(Kind::kGateUp, "shared_gate_up", spec_.hidden,
           {{shared + "gate_proj.weight", inner, Split::kOutputs}, {shared + "up_proj.weight", inner, Split::kOutputs}});
       add(Kind::kMatrix, "shared_down", inner, {{shared + "down_proj.weight", spec_.hidden, Split::kInputs}});
@@ -244,7 +291,7 @@ std::vector<int64_t> Param::stored_shape(const Part& part) const {
 
 std::vector<int64_t> Param::coded_shape(const Part& part) const {
   std::vector<int64_t> shape = stored_shape(part);
-  if (part.transposed) std::reverse(shape.begin(), shape.end());
+  if (part.transposed && !part.codes_too) std::reverse(shape.begin(), shape.end());
   return shape;
 }
 
@@ -296,7 +343,7 @@ namespace {
 // The parts that one product multiplies are either all plain, or all codes of one format.
 Status check_part(const weights::Checkpoint& checkpoint, const Param& param, const Param::Part& part) {
   const std::vector<int64_t> shape = param.stored_shape(part);
-  if (!param.is_matrix() && !param.is_experts()) return checkpoint.check(part.name, shape);
+  if (!param.is_matrix() && !param.is_stack()) return checkpoint.check(part.name, shape);
   VOLLEY_ASSIGN(const std::optional<weights::CodeFormat> format,
                 checkpoint.code_format(part.name, param.coded_shape(part)));
   if (!format) {

@@ -34,6 +34,7 @@ struct Param {
     kTable,          // rows as stored, for look-ups
     kExperts,        // packed for grouped products: a part for each expert
     kExpertsGateUp,  // packed for grouped products: two parts for each expert, gate and up
+    kHeads,          // packed for ops::head_linear(): a part for each head
     kIndex,          // whole numbers that name tokens: int32, not counted as parameters
   };
   // The storage that a quantised model may use for a matrix.
@@ -53,6 +54,8 @@ struct Param {
     // only).
     int64_t first = 0, step = 1;
     bool transposed = false;
+    bool codes_too = false;    // whether codes of the tensor are transposed, too; they are widened
+    int64_t first_column = 0;  // of this part, beside Param::first_column
     // For kOutputs: runs of rows in load order, each divided among the ranks by itself; empty: one run of all rows.
     // heads > 0: a run of so many heads; ranks beyond their number share heads.
     struct Run {
@@ -71,13 +74,15 @@ struct Param {
 
   bool is_matrix() const { return kind == Kind::kMatrix || kind == Kind::kGateUp; }
   bool is_experts() const { return kind == Kind::kExperts || kind == Kind::kExpertsGateUp; }
-  // How many there are. REQUIRES: is_experts().
+  // Several matrices of one shape.
+  bool is_stack() const { return is_experts() || kind == Kind::kHeads; }
+  // How many there are. REQUIRES: is_stack().
   int64_t experts() const { return std::ssize(parts) / (kind == Kind::kExpertsGateUp ? 2 : 1); }
   int64_t rows() const;
   int64_t elements() const { return rows() * (columns > 0 ? columns : 1); }
   // The shape of a part's tensor in the checkpoint.
   std::vector<int64_t> stored_shape(const Part& part) const;
-  // The same for codes, which are never transposed.
+  // The same for codes, which are not transposed without Part::codes_too.
   std::vector<int64_t> coded_shape(const Part& part) const;
   // Whether the part takes only some columns of the checkpoint's tensor. REQUIRES: columns > 0.
   bool cuts_columns() const { return coded_shape(parts[0]).back() != columns; }

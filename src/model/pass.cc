@@ -1,6 +1,27 @@
 #include "model/pass.h"
 
+#include <algorithm>
+
 namespace volley::model {
+namespace {
+
+auto find_plan(const std::vector<AttentionPlan>& plans, const ops::HeadShape& shape, int view) {
+  return std::ranges::find_if(plans,
+                              [&](const AttentionPlan& plan) { return plan.shape == shape && plan.view == view; });
+}
+
+}  // namespace
+
+void Pass::plan_attention(const ops::HeadShape& shape, int view) {
+  if (find_plan(attention, shape, view) != attention.end()) return;
+  attention.push_back({shape, view, ops::plan_attention(stream, rows, rows.views[view], shape, scratch)});
+}
+
+const ops::AttentionWork& Pass::attention_work(const ops::HeadShape& shape, int view) const {
+  const auto plan = find_plan(attention, shape, view);
+  VOLLEY_CHECK(plan != attention.end());
+  return plan->work;
+}
 
 void Residual::sum(Pass& pass, TensorView partial, bool sent) const {
   if (next == nullptr) return group->add_sum(pass.stream, partial, x);

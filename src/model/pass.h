@@ -20,7 +20,7 @@ namespace volley::model {
 
 // How attention's work is divided for the rows of a pass. Layers of one shape and one view share it.
 struct AttentionPlan {
-  int32_t heads = 0, kv_heads = 0, head_dim = 0;
+  ops::HeadShape shape;
   int view = ops::kWholeView;
   ops::AttentionWork work;
 };
@@ -48,6 +48,11 @@ struct Pass {
   // Set if replicas divide this model's experts among them, else null. They must pass the same layers of the model
   // through it at the same time.
   comm::RowExchange* exchange = nullptr;
+
+  // Makes the plan of attention, unless there is one. Call before the first layer.
+  void plan_attention(const ops::HeadShape& shape, int view);
+  // REQUIRES: it was made.
+  const ops::AttentionWork& attention_work(const ops::HeadShape& shape, int view) const;
 };
 
 // The residual stream: [rows, hidden] fp32, the same on all ranks.

@@ -119,6 +119,13 @@ RopeValues rope_values(const RopeSpec& spec, int64_t positions) {
 }
 
 std::vector<std::pair<int64_t, int64_t>> head_order(const RopeSpec& spec) {
+  if (spec.interleaved) {
+    std::vector<std::pair<int64_t, int64_t>> order;
+    for (const int64_t first : {0, 1}) {
+      for (int64_t i = first; i < spec.dim; i += 2) order.emplace_back(i, 1);
+    }
+    return order;
+  }
   if (spec.rotated == 0 || spec.rotated == spec.dim) return {};
   const int64_t half = spec.rotated / 2, rest = (spec.dim - spec.rotated) / 2;
   return {{0, half}, {spec.rotated, rest}, {half, half}, {spec.rotated + rest, rest}};

@@ -19,6 +19,8 @@ struct RopeSpec {
   // paired with i + rotated / 2. They are loaded in another order (head_order()), in which element i is paired with i +
   // dim / 2, as kernels expect; pairs that are not rotated have an angle of 0.
   int32_t rotated = 0;
+  // The checkpoint pairs neighbours, 2i and 2i + 1, instead. Loaded in another order, too. REQUIRES: all are rotated.
+  bool interleaved = false;
   double theta = 10000.0;
   Scaling scaling = Scaling::kNone;
   double factor = 1.0;

@@ -281,8 +281,9 @@ TEST(Shard, LeavesNothingOut) {
   interleaved.interleaved = interleaved.bias = true;
   Attention gated = attention(8, 4);
   gated.gate = gated.bias = gated.sinks = true;
-  for (const Mixer& mixer :
-       {Mixer(gated), Mixer(GatedDelta{{4, 8, 16, 16, 4}}), Mixer(GatedDelta{{4, 8, 16, 16, 4}, true})}) {
+  const Latent latent = {{.heads = 8, .width = 16, .rope = 16, .nope = 6, .value = 10}, 12};
+  for (const Mixer& mixer : {Mixer(gated), Mixer(latent), Mixer(GatedDelta{{4, 8, 16, 16, 4}}),
+                             Mixer(GatedDelta{{4, 8, 16, 16, 4}, true})}) {
     for (const Ffn& ffn : {Ffn(Dense{16}), Ffn(experts), Ffn(whole_experts), Ffn(interleaved)}) {
       const Decoder decoder = decoder_of(mixer, ffn);
       const std::vector<Param> whole = params(decoder);
@@ -294,7 +295,7 @@ TEST(Shard, LeavesNothingOut) {
           for (const Param::Part& part : param.parts) {
             for (const int64_t row : rows_of(part)) {
               for (int64_t c = 0; c < std::max<int64_t>(1, param.columns); ++c) {
-                ++had[param.role + " " + part.name][{row, param.first_column + c}];
+                ++had[param.role + " " + part.name][{row, param.first_column + part.first_column + c}];
               }
             }
           }

@@ -25,6 +25,18 @@ void Attention::keep_share(int /*rank*/, int ranks) {
   kv_heads = share_of(kv_heads, ranks);
 }
 
+MixerFacts Latent::facts() const {
+  return {.kv = KvFacts{shape.heads, 1, shape.key(), 0, true, shape.width}, .state = {}};
+}
+
+std::vector<Divided> Latent::divided() const {
+  return {{"attention heads", shape.heads}};
+}
+
+void Latent::keep_share(int /*rank*/, int ranks) {
+  shape.heads /= ranks;
+}
+
 MixerFacts GatedDelta::facts() const {
   return {.kv = {}, .state = shape};
 }

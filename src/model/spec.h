@@ -12,6 +12,7 @@
 #include "model/rope.h"
 #include "ops/block_conv/block_conv.h"
 #include "ops/gated_delta/gated_delta.h"
+#include "ops/latent/latent.h"
 #include "ops/linear/linear.h"
 #include "ops/logits/logits.h"
 #include "ops/router/router.h"
@@ -24,6 +25,7 @@ struct KvFacts {
   int32_t kv_heads = 0, head_dim = 0;
   int32_t window = 0;  // > 0: positions that a query looks back, itself included
   bool causal = true;  // false: a query also sees the later positions of its block
+  int32_t v_in_k = 0;  // > 0: V is the first so many elements of K, and is not kept
 };
 
 // The facts about a mixer that the caches, the plans of memory and passes, and the costs depend on. Another kind of
@@ -75,6 +77,19 @@ struct Attention {
   void keep_share(int rank, int ranks);
 };
 
+// Latent attention, whose heads share one short row of K and V (ops/latent/latent.h).
+struct Latent {
+  ops::LatentShape shape;
+  int32_t q_rank = 0;      // > 0: q is made from a row of this width, which is normed
+  int32_t rope = 0;        // index in Decoder::ropes; its dim is shape.rope
+  float scale = 0;         // factor on the scores
+  float norm_eps = 1e-6f;  // of the norms of the latent and of q's short row
+
+  MixerFacts facts() const;
+  std::vector<Divided> divided() const;
+  void keep_share(int rank, int ranks);
+};
+
 // The gated delta rule, which keeps a state of fixed size instead of K and V (ops/gated_delta/gated_delta.h).
 struct GatedDelta {
   ops::DeltaShape shape;
@@ -100,14 +115,17 @@ struct Dense {
 // A mixture of SwiGLU networks; a router chooses some of them for each row.
 struct Experts {
   ops::RouterRule router;
-  int32_t inner = 0;       // width of one expert
-  bool bias = false;       // whether the router and both products of an expert have biases
-  ops::SwiGluClamp clamp;  // limit > 0: the activation is ops::EndKind::kClampedSwiGlu
+  int32_t inner = 0;         // width of one expert
+  bool bias = false;         // whether the router and both products of an expert have biases
+  bool choice_bias = false;  // whether the router has RouteCall::choice_bias
+  ops::SwiGluClamp clamp;    // limit > 0: the activation is ops::EndKind::kClampedSwiGlu
   // Checkpoints hold an expert as gate_up_proj [2 * inner, hidden], gate and up in turn, and down_proj [hidden, inner],
   // instead of gate_proj, up_proj and down_proj; transposed: as [hidden, 2 * inner] and [inner, hidden].
   bool interleaved = false, transposed = false;
-  // Width of one more expert, which every row goes through, times the sigmoid of its own gate. 0: there is none.
+  // Width of one more expert, which every row goes through; shared_gate: times the sigmoid of its own gate. 0: there is
+  // none.
   int32_t shared_inner = 0;
+  bool shared_gate = true;
   // Ranks of a tensor-parallel group divide the experts among them, in order, instead of the inner width of each.
   bool by_expert = false;
 
@@ -116,7 +134,7 @@ struct Experts {
   void keep_share(int rank, int ranks);
 };
 
-using Mixer = std::variant<Attention, GatedDelta>;
+using Mixer = std::variant<Attention, Latent, GatedDelta>;
 using Ffn = std::variant<Dense, Experts>;
 
 // How a block's output y is added to the residual stream: x += scale * norm(y).
@@ -159,6 +177,7 @@ struct Decoder {
   // The attention of layer i, or null if the layer has another mixer; likewise below. For families and drafters, which
   // made the layers, and for tests. The rest of the engine uses facts.
   const Attention* attention(size_t i) const { return std::get_if<Attention>(&layers[i].mixer); }
+  const Latent* latent(size_t i) const { return std::get_if<Latent>(&layers[i].mixer); }
   const GatedDelta* delta(size_t i) const { return std::get_if<GatedDelta>(&layers[i].mixer); }
   const Experts* experts(size_t i) const { return std::get_if<Experts>(&layers[i].ffn); }
   // K and V of the first layer that keeps them; no value if no layer does.

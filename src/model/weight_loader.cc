@@ -59,7 +59,7 @@ ops::WeightFormat matrix_storage(const Numerics& numerics, std::span<const DType
 }
 
 std::optional<weights::CodeFormat> coded_as(const weights::Checkpoint& checkpoint, const Param& param) {
-  if (!param.is_matrix() && !param.is_experts()) return std::nullopt;
+  if (!param.is_matrix() && !param.is_stack()) return std::nullopt;
   const auto format = checkpoint.code_format(param.parts[0].name, param.coded_shape(param.parts[0]));
   return format.ok() ? *format : std::nullopt;
 }
@@ -105,13 +105,14 @@ ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& p
   if (numerics.fp8_products && bf16) {
     if (const auto storage = fp8_storage(coded, param)) return *storage;
   }
+  if (param.parts[0].codes_too) return bf16 ? DType::kBF16 : DType::kF32;
   // The largest group size of the kernels for which each scale covers whole groups, and a rank's columns are whole
   // groups.
   const bool ends = coded.group > 0 && param.cuts_columns();
   int16_t group = 128;
   while (group > 16 && (coded.group % group != 0 || (ends && param.columns % group != 0))) group /= 2;
   const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros, coded.minimums};
-  const auto multiplies = param.is_experts() ? ops::experts_multiply_as_stored : ops::multiplies_as_stored;
+  const auto multiplies = param.is_stack() ? ops::experts_multiply_as_stored : ops::multiplies_as_stored;
   if (!coded.scattered && multiplies(device, as_stored)) return as_stored;
   return bf16 ? DType::kBF16 : DType::kF32;
 }
@@ -131,6 +132,23 @@ std::vector<std::string> widened_codes(std::span<const Param> list, const weight
 }
 
 namespace {
+
+// Columns of a matrix of codes, widened.
+ops::WeightRows transposed_rows(const weights::CodedMatrix& matrix, const Param& param, const Param::Part& part) {
+  const int64_t rows = part.rows, columns = param.columns, first = param.first_column + part.first_column;
+  auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(rows * columns));
+  std::vector<float> column(static_cast<size_t>(rows));
+  for (int64_t c = 0; c < columns; ++c) {
+    matrix.widen({first + c, part.first, rows}, column.data());
+    for (int64_t r = 0; r < rows; ++r) (*values)[static_cast<size_t>(r * columns + c)] = column[static_cast<size_t>(r)];
+  }
+  ops::WeightRows result;
+  result.rows = rows;
+  result.values = [values, columns](int64_t row, float* out) {
+    std::copy_n(values->data() + row * columns, columns, out);
+  };
+  return result;
+}
 
 // The part's rows of codes, as pack_linear() and pack_experts() take them. The matrix must outlive the closures.
 ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, const Param& param,
@@ -234,8 +252,8 @@ WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, 
                          DeviceKind device) {
   WeightBytes bytes;
   for (const Param& param : list) {
-    if (param.is_matrix() || param.is_experts()) {
-      const int64_t matrices = param.is_experts() ? param.experts() : 1;
+    if (param.is_matrix() || param.is_stack()) {
+      const int64_t matrices = param.is_stack() ? param.experts() : 1;
       const ops::WeightFormat storage = storage_in(checkpoint, param, numerics, device);
       bytes.matrices[storage.code] +=
           matrices * ops::packed_bytes(device, param.rows() / matrices, param.columns, storage, layout_of(param));
@@ -310,7 +328,8 @@ Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
     if (coded) {
       VOLLEY_ASSIGN(auto matrix, checkpoint_.coded(part.name, param.coded_shape(part)));
       sources.tensors.insert(sources.tensors.end(), matrix->sources().begin(), matrix->sources().end());
-      sources.rows.push_back(coded_rows(std::move(matrix), param, part, storage));
+      sources.rows.push_back(part.codes_too ? transposed_rows(*matrix, param, part)
+                                            : coded_rows(std::move(matrix), param, part, storage));
       continue;
     }
     // Gate and up may be parts of one tensor.
@@ -321,7 +340,7 @@ Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
     const weights::SourceTensor& tensor = sources.tensors.back();
     const auto size = static_cast<int64_t>(dtype_size(tensor.dtype)), width = tensor.shape.back();
     if (part.transposed) {
-      const std::byte* begin = tensor.data + (part.first + param.first_column * width) * size;
+      const std::byte* begin = tensor.data + (part.first + (param.first_column + part.first_column) * width) * size;
       sources.rows.push_back({begin, tensor.dtype, part.rows, part.step, width});
       continue;
     }
@@ -351,7 +370,7 @@ Result<ops::LinearWeight> WeightLoader::linear(const std::string& role) {
 
 Result<ops::ExpertWeights> WeightLoader::experts(const std::string& role) {
   const Param& param = this->param(role);
-  VOLLEY_CHECK(param.is_experts());
+  VOLLEY_CHECK(param.is_stack());
   VOLLEY_ASSIGN(const Sources sources, this->sources(param));
   VOLLEY_ASSIGN(ops::ExpertWeights weight, ops::pack_experts(device_, sources.rows, param.experts(), param.columns,
                                                              storage_of(param), layout_of(param)));

@@ -92,7 +92,7 @@ class WeightLoader {
   bool has(const std::string& role) const { return params_.contains(role); }
   Result<Vector> vector(const std::string& role);
   Result<ops::LinearWeight> linear(const std::string& role);
-  Result<ops::ExpertWeights> experts(const std::string& role);
+  Result<ops::ExpertWeights> experts(const std::string& role);  // of any stack
   // A matrix as stored, for row look-ups (embeddings): copied only to a device that cannot read the checkpoint's
   // memory.
   Result<Table> table(const std::string& role);

@@ -34,7 +34,7 @@ class ExpertsBlock final : public PlacedBlock<Experts> {
 
   ops::LinearWeight router_;
   ops::ExpertWeights gate_up_, down_;
-  Vector router_bias_, gate_up_bias_, down_bias_;                 // where there are biases
+  Vector router_bias_, choice_bias_, gate_up_bias_, down_bias_;   // where there are biases
   ops::LinearWeight shared_gate_, shared_gate_up_, shared_down_;  // where there is a shared expert
 };
 
@@ -46,10 +46,13 @@ Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const
   VOLLEY_ASSIGN(block->gate_up_, loader.experts(setup.prefix + "experts_gate_up"));
   VOLLEY_ASSIGN(block->down_, loader.experts(setup.prefix + "experts_down"));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "router_bias", block->router_bias_));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "router_choice_bias", block->choice_bias_));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "experts_gate_up_bias", block->gate_up_bias_));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "experts_down_bias", block->down_bias_));
   if (spec.shared_inner > 0) {
-    VOLLEY_ASSIGN(block->shared_gate_, loader.linear(setup.prefix + "shared_gate"));
+    if (spec.shared_gate) {
+      VOLLEY_ASSIGN(block->shared_gate_, loader.linear(setup.prefix + "shared_gate"));
+    }
     VOLLEY_ASSIGN(block->shared_gate_up_, loader.linear(setup.prefix + "shared_gate_up"));
     VOLLEY_ASSIGN(block->shared_down_, loader.linear(setup.prefix + "shared_down"));
   }
@@ -59,6 +62,7 @@ Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const
 ops::RouteCall ExpertsBlock::route_call(const Pass& pass) const {
   ops::RouteCall call;
   call.logit_bias = router_bias_.view;
+  call.choice_bias = choice_bias_.view;
   call.row_slots = pass.rows.slots;
   call.skipped_slot = pass.routing.skipped_slot;
   if (pass.routing.simulated) {
@@ -186,9 +190,9 @@ void ExpertsBlock::add_shared(Pass& pass, const ops::Input& h, const Residual& x
   const int64_t rows = pass.rows.rows;
   const TensorView gate = pass.scratch.take(DType::kF32, {rows, 1});
   const TensorView inner = pass.scratch.take(setup_.numerics.activation, {rows, spec_.shared_inner});
-  ops::linear(pass.stream, shared_gate_, h, gate, {}, pass.scratch);
+  if (spec_.shared_gate) ops::linear(pass.stream, shared_gate_, h, gate, {}, pass.scratch);
   ops::linear(pass.stream, shared_gate_up_, h, inner, {ops::EndKind::kSwiGlu}, pass.scratch);
-  ops::sigmoid_gate(pass.stream, inner, gate);
+  if (spec_.shared_gate) ops::sigmoid_gate(pass.stream, inner, gate);
   x.add(pass, shared_down_, inner);
 }
 

@@ -15,24 +15,16 @@ class AttentionBlock final : public PlacedBlock<Attention> {
   void run(Pass& pass, const ops::Input& h, const Residual& x) const override;
 
  private:
+  ops::HeadShape shape_in(const Pass& pass) const {
+    return {spec_.heads, spec_.kv_heads, spec_.head_dim, pass.kv[setup_.kv_layer].dtype, setup_.numerics.attention};
+  }
+
   Vector q_norm_, k_norm_, qkv_bias_, o_bias_, sinks_;
   ops::LinearWeight qkv_, o_;
 };
 
 int view_of(const Attention& spec) {
   return spec.window > 0 ? ops::kWindowView : ops::kWholeView;
-}
-
-bool same_work(const AttentionPlan& plan, const Attention& spec) {
-  return plan.heads == spec.heads && plan.kv_heads == spec.kv_heads && plan.head_dim == spec.head_dim &&
-         plan.view == view_of(spec);
-}
-
-const AttentionPlan* find_plan(const Pass& pass, const Attention& spec) {
-  for (const AttentionPlan& plan : pass.attention) {
-    if (same_work(plan, spec)) return &plan;
-  }
-  return nullptr;
 }
 
 Result<std::unique_ptr<MixerBlock>> AttentionBlock::load(WeightLoader& loader, const Attention& spec,
@@ -49,20 +41,13 @@ Result<std::unique_ptr<MixerBlock>> AttentionBlock::load(WeightLoader& loader, c
 }
 
 void AttentionBlock::plan(Pass& pass) const {
-  if (find_plan(pass, spec_) != nullptr) return;
-  const int view = view_of(spec_);
-  const ops::HeadShape shape = {spec_.heads, spec_.kv_heads, spec_.head_dim, pass.kv[setup_.kv_layer].dtype,
-                                setup_.numerics.attention};
-  pass.attention.push_back({spec_.heads, spec_.kv_heads, spec_.head_dim, view,
-                            ops::plan_attention(pass.stream, pass.rows, pass.rows.views[view], shape, pass.scratch)});
+  pass.plan_attention(shape_in(pass), view_of(spec_));
 }
 
 void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
   const ops::Rows& rows = pass.rows;
   const ops::RowView& view = rows.views[view_of(spec_)];
   const ops::KvLayer& kv = pass.kv[setup_.kv_layer];
-  const AttentionPlan* plan = find_plan(pass, spec_);
-  VOLLEY_CHECK(plan != nullptr);
   ArenaScope scope(pass.scratch);
   const DType dtype = ops::attention_dtype(kv.dtype);  // the cache's type decides, not the activations'
   const TensorView a = pass.scratch.take(dtype, {rows.rows, spec_.q_width()});
@@ -88,7 +73,7 @@ void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) con
     attention.q = write.q_out;
     attention.heads = spec_.heads;
     attention.scale = spec_.scale;
-    attention.work = plan->work;
+    attention.work = pass.attention_work(shape_in(pass), view_of(spec_));
     attention.after_write = true;
     attention.kv = kv;
     attention.sinks = sinks_.view;

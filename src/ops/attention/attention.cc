@@ -14,7 +14,9 @@ static_assert(kBackendNames.size() == static_cast<size_t>(AttentionBackend::kPla
 void check_tensors(const Rows& rows, const RowView& view, const Attention& args) {
   const KvLayer& kv = args.kv;
   VOLLEY_CHECK(kv.base != nullptr && kv.page_size > 0 && kv.page_size % kKvTile == 0);
-  VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= 256);
+  VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= (kv.v_in_k > 0 ? kMaxLatentKey : 256));
+  VOLLEY_CHECK(kv.v_in_k == 0 || (kv.v_in_k > 0 && kv.v_in_k % 16 == 0 && kv.v_in_k <= kMaxLatent));
+  VOLLEY_CHECK(kv.v_in_k == 0 || (kv.v_in_k < kv.head_dim && kv.kv_heads == 1 && kv.k_scale == kv.v_scale));
   VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32 || kv.dtype == DType::kF8E4M3);
   VOLLEY_CHECK(kv.k_scale > 0 && kv.v_scale > 0);
   VOLLEY_CHECK(kv.kv_heads >= 1 && args.heads >= kv.kv_heads && args.heads % kv.kv_heads == 0);
@@ -22,7 +24,7 @@ void check_tensors(const Rows& rows, const RowView& view, const Attention& args)
   VOLLEY_CHECK(args.q.dtype == attention_dtype(kv.dtype) && args.out.dtype == args.q.dtype);
   VOLLEY_CHECK_EQ(args.q.dim(0), rows.rows);
   VOLLEY_CHECK_EQ(args.q.count(), int64_t{rows.rows} * args.heads * kv.head_dim);
-  VOLLEY_CHECK_EQ(args.out.count(), args.q.count());
+  VOLLEY_CHECK_EQ(args.out.count(), int64_t{rows.rows} * args.heads * kv.value_dim());
   VOLLEY_CHECK(args.sinks.data == nullptr || (args.sinks.dtype == DType::kF32 && args.sinks.count() == args.heads));
   for (const TensorView* bound : {&view.begin, &view.end}) {
     VOLLEY_CHECK(bound->dtype == DType::kI32 && bound->count() >= rows.rows);

@@ -1,11 +1,11 @@
 // Attention of a ragged batch of rows over paged K and V, for prefill, verification (causal) and drafting
 // (bidirectional inside the block) alike: each row has its own range of visible cache positions (Rows, RowView).
 //
-// out = softmax(q K^T * scale) V per head. Scores, sums and outputs are accumulated in fp32; with bf16 KV the
-// probabilities are rounded to bf16 before the product with V, and the sum that divides is the sum of the rounded ones,
-// so that the weights of V add up to one. e4m3 KV is widened to bf16, and the scales of K and V multiply scores and
-// outputs in fp32. With sinks (Xiao et al., 2023, arXiv:2309.17453; here learned, a logit for
-// each head, not scaled) the sum has exp(sink) as one more term, whose V is zero; it is added at last.
+// out = softmax(q K^T * scale) V per head, with V in K if KvLayer says so (CPU). Scores, sums and outputs are
+// accumulated in fp32; with bf16 KV the probabilities are rounded to bf16 before the product with V, and the sum that
+// divides is the sum of the rounded ones, so that the weights of V add up to one. e4m3 KV is widened to bf16, and the
+// scales of K and V multiply scores and outputs in fp32. With sinks (Xiao et al., 2023, arXiv:2309.17453; here learned,
+// a logit for each head, not scaled) the sum has exp(sink) as one more term, whose V is zero; it is added at last.
 //
 // Batch invariance: a row's bits depend on its q, its range and the K and V in it; a position that it does not see
 // cannot reach it, even if it holds NaN. Chunks of positions at absolute boundaries give partial results (maximum, sum,
@@ -52,6 +52,8 @@ struct HeadShape {
   // CUDA: attention uses as many blocks as so many multiprocessors hold, so that another kernel finds room beside them.
   // 0: all multiprocessors. No effect on results, nor on the plain kernel.
   int32_t multiprocessors = 0;
+
+  bool operator==(const HeadShape&) const = default;
 };
 
 // How the rows' work is divided among the multiprocessors, and room for partial results, in the arena passed to
@@ -82,7 +84,7 @@ struct Attention {
   bool after_write = false;
   KvLayer kv;
   TensorView sinks;  // [heads] fp32; or a null view
-  TensorView out;    // [rows, heads * head_dim], dtype of q
+  TensorView out;    // [rows, heads * kv.value_dim()], dtype of q
 };
 
 // view: the cache group of args.kv. On the CPU, scratch memory is taken and given back. CUDA takes none: its scratch is

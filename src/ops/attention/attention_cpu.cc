@@ -57,27 +57,27 @@ class BlockRun {
     return begin_[i] < (chunk + 1) * kAttentionChunk && end_[i] > chunk * kAttentionChunk;
   }
 
-  // Partial results of one chunk: [rows][partial_floats]; undefined for rows that see none of it. widened:
-  // widened_bytes() of memory, or null if no codes are widened.
-  void run_chunk(int32_t chunk, std::byte* widened, float* partials) const;
+  // Partial results of one chunk: [rows][partial_floats]; undefined for rows that see none of it. made:
+  // made_tile_bytes() of memory, or null if kernels take the cache's tiles.
+  void run_chunk(int32_t chunk, std::byte* made, float* partials) const;
 
   // Chunks are folded in ascending order, then finished.
   void fold_chunk(int32_t chunk, const float* partials, float* running) const {
-    const int stride = partial_floats(args_.kv.head_dim);
+    const int stride = partial_floats(args_.kv.value_dim());
     for (int i = 0; i < rows_; ++i) {
-      if (sees(i, chunk)) kernels_.fold(running + i * stride, partials + i * stride, args_.kv.head_dim);
+      if (sees(i, chunk)) kernels_.fold(running + i * stride, partials + i * stride, args_.kv.value_dim());
     }
   }
   void start(float* running) const {
-    const int stride = partial_floats(args_.kv.head_dim);
+    const int stride = partial_floats(args_.kv.value_dim());
     std::fill(running, running + rows_ * stride, 0.0f);
     for (int i = 0; i < rows_; ++i) running[i * stride] = -std::numeric_limits<float>::infinity();
   }
   void finish(float* running) const {
-    const int stride = partial_floats(args_.kv.head_dim);
+    const int stride = partial_floats(args_.kv.value_dim());
     if (args_.sinks.data != nullptr) fold_sinks(running);
     for (int i = 0; i < rows_; ++i) {
-      kernels_.finish(running + i * stride, args_.kv.v_scale, row_of(args_.out, i), args_.kv.head_dim);
+      kernels_.finish(running + i * stride, args_.kv.v_scale, row_of(args_.out, i), args_.kv.value_dim());
     }
   }
 
@@ -87,15 +87,19 @@ class BlockRun {
     alignas(64) float sink[kMaxPartial] = {0.0f, 1.0f};
     for (int i = 0; i < rows_; ++i) {
       sink[0] = args_.sinks.as<float>()[element_[i] % args_.heads] * std::numbers::log2e_v<float>;
-      kernels_.fold(running + i * partial_floats(args_.kv.head_dim), sink, args_.kv.head_dim);
+      kernels_.fold(running + i * partial_floats(args_.kv.value_dim()), sink, args_.kv.value_dim());
     }
   }
+  // Query row i of q or of the output.
   std::byte* row_of(const TensorView& tensor, int i) const {
-    return static_cast<std::byte*>(tensor.data) +
-           element_[i] * args_.kv.head_dim * static_cast<int64_t>(dtype_size(tensor.dtype));
+    const int64_t width = &tensor == &args_.q ? args_.kv.head_dim : args_.kv.value_dim();
+    return static_cast<std::byte*>(tensor.data) + element_[i] * width * static_cast<int64_t>(dtype_size(tensor.dtype));
+  }
+  int64_t value_tile_bytes() const {
+    return int64_t{kKvTile} * tiles_.value_dim() * static_cast<int64_t>(dtype_size(tiles_.dtype));
   }
   void find_tiles(int32_t first_tile, int n_tiles, const std::byte** k, const std::byte** v) const;
-  void widen_tiles(int n_tiles, std::byte* widened, const std::byte** k, const std::byte** v) const;
+  void make_tiles(int n_tiles, std::byte* made, const std::byte** k, const std::byte** v) const;
   bool hidden_values_finite(const ChunkJob& job) const;
   void run_row_alone(const ChunkJob& all, int i, float* partial) const;
 
@@ -123,19 +127,47 @@ void BlockRun::find_tiles(int32_t first_tile, int n_tiles, const std::byte** k, 
     const HeadTiles head = kv_head_tiles(kv, pages[page_index], kv_head_);
     for (; in_page < tiles_per_page && i < n_tiles; ++in_page, ++i) {
       k[i] = head.k + in_page * bytes;
-      v[i] = head.v + in_page * bytes;
+      v[i] = head.v == nullptr ? nullptr : head.v + in_page * bytes;
     }
   }
 }
 
-// K and V of a chunk in the form that kernels take: each head's are read once for all rows of a block.
-void BlockRun::widen_tiles(int n_tiles, std::byte* widened, const std::byte** k, const std::byte** v) const {
-  const int64_t bytes = kv_tile_bytes(tiles_);
-  for (const std::byte** tiles : {k, v}) {
-    for (int i = 0; i < n_tiles; ++i, widened += bytes) {
-      kernels_.widen(tiles[i], int64_t{kKvTile} * tiles_.head_dim, widened);
-      tiles[i] = widened;
+// The V tile that lies in a K tile.
+void transpose_tile(const std::byte* k_tile, const KvLayer& kv, std::byte* v_tile) {
+  const auto* k = reinterpret_cast<const uint32_t*>(k_tile);
+  auto* v = reinterpret_cast<uint32_t*>(v_tile);
+  const int n = kv.v_in_k;
+  if (kv.dtype == DType::kF32) {
+    for (int i = 0; i < n; ++i) {
+      for (int p = 0; p < kKvTile; ++p) v[p * n + i] = k[i * kKvTile + p];
     }
+    return;
+  }
+  // A word of K has two elements of one position, a word of V one element of two positions.
+  for (int i = 0; i < n; i += 2, k += kKvTile) {
+    for (int p = 0; p < kKvTile; p += 2) {
+      uint32_t* const pair = v + p / 2 * n + i;
+      pair[0] = (k[p] & 0x0000ffffu) | k[p + 1] << 16;
+      pair[1] = k[p] >> 16 | (k[p + 1] & 0xffff0000u);
+    }
+  }
+}
+
+// Makes K and V of a chunk in the form that kernels take, where the cache has another: once for all rows of a block.
+void BlockRun::make_tiles(int n_tiles, std::byte* made, const std::byte** k, const std::byte** v) const {
+  const int64_t bytes = kv_tile_bytes(tiles_), value_bytes = value_tile_bytes();
+  const bool widens = tiles_.dtype != args_.kv.dtype;
+  const auto widen = [&](const std::byte** tiles) {
+    for (int i = 0; i < n_tiles; ++i, made += bytes) {
+      kernels_.widen(tiles[i], int64_t{kKvTile} * tiles_.head_dim, made);
+      tiles[i] = made;
+    }
+  };
+  if (widens) widen(k);
+  if (tiles_.v_in_k == 0) return widen(v);
+  for (int i = 0; i < n_tiles; ++i, made += value_bytes) {
+    transpose_tile(k[i], tiles_, made);
+    v[i] = made;
   }
 }
 
@@ -144,7 +176,7 @@ void BlockRun::widen_tiles(int n_tiles, std::byte* widened, const std::byte** k,
 bool BlockRun::hidden_values_finite(const ChunkJob& job) const {
   const int32_t all_begin = *std::max_element(begin_.begin(), begin_.begin() + rows_);
   const int32_t all_end = *std::min_element(end_.begin(), end_.begin() + rows_);
-  const int64_t bytes = kv_tile_bytes(tiles_);
+  const int64_t bytes = value_tile_bytes();
   for (int t = 0; t < job.n_tiles; ++t) {
     const int32_t position = job.position + t * kKvTile;
     const bool seen_by_all = position >= all_begin && position + kKvTile <= all_end;
@@ -155,12 +187,12 @@ bool BlockRun::hidden_values_finite(const ChunkJob& job) const {
 
 void copy_visible(const std::byte* tile, const KvLayer& kv, uint32_t lanes, std::byte* to) {
   const int pair = kv.dtype == DType::kBF16 ? 2 : 1;  // positions interleaved in a row of the V tile
-  const size_t size = dtype_size(kv.dtype);
-  std::memset(to, 0, static_cast<size_t>(kv_tile_bytes(kv)));
+  const size_t size = dtype_size(kv.dtype), width = static_cast<size_t>(kv.value_dim());
+  std::memset(to, 0, kKvTile * width * size);
   for (int p = 0; p < kKvTile; ++p) {
     if ((lanes >> p & 1u) == 0) continue;
-    for (int i = 0; i < kv.head_dim; ++i) {
-      const size_t at = (static_cast<size_t>(p / pair * kv.head_dim + i) * pair + p % pair) * size;
+    for (size_t i = 0; i < width; ++i) {
+      const size_t at = ((static_cast<size_t>(p / pair) * width + i) * pair + p % pair) * size;
       std::memcpy(to + at, tile + at, size);
     }
   }
@@ -169,7 +201,7 @@ void copy_visible(const std::byte* tile, const KvLayer& kv, uint32_t lanes, std:
 // A position that a row does not see holds an infinity or NaN (a neighbour's overflow, say): zero times that would be
 // NaN, so the row runs over copies of its first and last V tile without the positions it does not see.
 void BlockRun::run_row_alone(const ChunkJob& all, int i, float* partial) const {
-  alignas(64) std::byte copies[2][kKvTile * kMaxHeadDim * sizeof(float)];
+  alignas(64) std::byte copies[2][kKvTile * kMaxValueDim * sizeof(float)];
   const std::byte* v_tiles[kChunkTiles];
   ChunkJob job = all;
   job.rows = 1;
@@ -193,7 +225,7 @@ void BlockRun::run_row_alone(const ChunkJob& all, int i, float* partial) const {
   kernels_.chunk(job);
 }
 
-void BlockRun::run_chunk(int32_t chunk, std::byte* widened, float* partials) const {
+void BlockRun::run_chunk(int32_t chunk, std::byte* made, float* partials) const {
   alignas(64) float scores[kJobRows * kMaxScoreStride];
   const std::byte *k_tiles[kChunkTiles], *v_tiles[kChunkTiles];
   const int32_t begin = *std::min_element(begin_.begin(), begin_.begin() + rows_);
@@ -204,13 +236,14 @@ void BlockRun::run_chunk(int32_t chunk, std::byte* widened, float* partials) con
   job.n_tiles = end_tile - first_tile;
   job.position = first_tile * kKvTile;
   job.head_dim = args_.kv.head_dim;
+  job.value_dim = args_.kv.value_dim();
   job.scale_log2 = args_.scale * std::numbers::log2e_v<float> * args_.kv.k_scale;
   job.k_tiles = k_tiles;
   job.v_tiles = v_tiles;
   job.scores = scores;
   find_tiles(first_tile, job.n_tiles, k_tiles, v_tiles);
-  if (widened != nullptr) widen_tiles(job.n_tiles, widened, k_tiles, v_tiles);
-  const int stride = partial_floats(job.head_dim);
+  if (made != nullptr) make_tiles(job.n_tiles, made, k_tiles, v_tiles);
+  const int stride = partial_floats(job.value_dim);
   if (!hidden_values_finite(job)) {
     for (int i = 0; i < rows_; ++i) run_row_alone(job, i, partials + i * stride);
     return;
@@ -229,22 +262,22 @@ void BlockRun::run_chunk(int32_t chunk, std::byte* widened, float* partials) con
 
 // A task: one block and KV head over all its chunks.
 void run_whole(const AttentionCall& call, const ChunkKernels& kernels, const AttentionBlock& block, int32_t kv_head,
-               std::byte* widened) {
+               std::byte* made) {
   alignas(64) float running[kMaxBlockRows * kMaxPartial];
   alignas(64) float partials[kMaxBlockRows * kMaxPartial];
   const BlockRun run(call, kernels, block, kv_head);
   run.start(running);
   for (int32_t chunk = block.chunk_begin; chunk < block.chunk_end; ++chunk) {
-    run.run_chunk(chunk, widened, partials);
+    run.run_chunk(chunk, made, partials);
     run.fold_chunk(chunk, partials, running);
   }
   run.finish(running);
 }
 
-// Memory for a chunk's widened K and V, a piece for each thread; null if they are no codes.
-class Widened {
+// Memory for the tiles of a chunk that are made, a piece for each thread; null if none are.
+class MadeTiles {
  public:
-  Widened(const KvLayer& kv, int threads, Arena& scratch) : bytes_(widened_bytes(kv.dtype, kv.head_dim)) {
+  MadeTiles(const KvLayer& kv, int threads, Arena& scratch) : bytes_(made_tile_bytes(kv)) {
     if (bytes_ > 0) base_ = scratch.take(DType::kU8, {threads, bytes_}).as<std::byte>();
   }
   std::byte* of(int thread) const { return bytes_ > 0 ? base_ + thread * bytes_ : nullptr; }
@@ -266,9 +299,9 @@ struct SplitScratch {
 };
 
 void run_split(Stream& stream, const AttentionCall& call, const ChunkKernels& kernels, const AttentionPlan& plan,
-               const Widened& widened, Arena& scratch) {
+               const MadeTiles& made, Arena& scratch) {
   const KvLayer& kv = call.args.kv;
-  const int stride = partial_floats(kv.head_dim);
+  const int stride = partial_floats(kv.value_dim());
   const SplitScratch partials{scratch.take(DType::kF32, {plan.partials, stride}).as<float>(), stride};
   int64_t max_chunks = 0;
   for (const AttentionBlock& block : plan.blocks) {
@@ -280,7 +313,7 @@ void run_split(Stream& stream, const AttentionCall& call, const ChunkKernels& ke
     const auto kv_head = static_cast<int32_t>(task / max_chunks % kv.kv_heads);
     const auto chunk = static_cast<int32_t>(block.chunk_begin + task % max_chunks);
     if (chunk >= block.chunk_end) return;
-    BlockRun(call, kernels, block, kv_head).run_chunk(chunk, widened.of(thread), partials.at(block, kv_head, chunk));
+    BlockRun(call, kernels, block, kv_head).run_chunk(chunk, made.of(thread), partials.at(block, kv_head, chunk));
   });
   stream.pool().parallel_for(items, [&](int64_t item, int) {
     alignas(64) float running[kMaxBlockRows * kMaxPartial];
@@ -311,23 +344,23 @@ void attention_cpu(Stream& stream, const Rows& rows, const RowView& view, const 
   const AttentionCall call{rows, view, args};
   const ArenaScope scope(scratch);
   if (stream.dry()) {  // the visible positions are not known: the most there can be
-    scratch.take(DType::kU8, {attention_scratch_bytes(rows.rows, args.heads, args.kv.head_dim, rows.max_positions,
+    scratch.take(DType::kU8, {attention_scratch_bytes(rows.rows, args.heads, args.kv.value_dim(), rows.max_positions,
                                                       stream.threads())});
-    Widened(args.kv, stream.threads(), scratch);
+    MadeTiles(args.kv, stream.threads(), scratch);
     return;
   }
   for (int32_t i = 0; i < rows.n_segments; ++i) check_segment(call, rows.segments[i]);
   ThreadPool& pool = stream.pool();
   const ChunkKernels kernels = choose_kernels(attention_dtype(args.kv.dtype));
   const AttentionPlan plan = plan_attention(call, pool.threads(), scratch);
-  const Widened widened(args.kv, pool.threads(), scratch);
-  if (plan.split) return run_split(stream, call, kernels, plan, widened, scratch);
+  const MadeTiles made(args.kv, pool.threads(), scratch);
+  if (plan.split) return run_split(stream, call, kernels, plan, made, scratch);
   const int64_t items = static_cast<int64_t>(plan.blocks.size()) * args.kv.kv_heads;
   const int64_t tasks = std::min(items, std::max<int64_t>(1, plan.macs / kMacsPerTask));
   pool.parallel_for(tasks, [&](int64_t task, int thread) {
     for (int64_t item = items * task / tasks; item < items * (task + 1) / tasks; ++item) {
       run_whole(call, kernels, plan.blocks[item / args.kv.kv_heads], static_cast<int32_t>(item % args.kv.kv_heads),
-                widened.of(thread));
+                made.of(thread));
     }
   });
 }

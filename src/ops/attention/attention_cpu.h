@@ -14,16 +14,16 @@
 namespace volley::ops {
 
 inline constexpr int kJobRows = 12;
-inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxHeadDim = kMaxLatentKey, kMaxValueDim = kMaxLatent;
 inline constexpr int kChunkTiles = kAttentionChunk / kKvTile;
 
 // A partial result of a query row, fp32: [0] maximum of the scores in units of log2, [1] sum of the probabilities
 // 2^(score - maximum), [kPartialHeader …] their product with V, not yet divided by the sum. A row that has seen nothing
 // yet has maximum -infinity and zeros.
 inline constexpr int kPartialHeader = 16;
-inline constexpr int kMaxPartial = kPartialHeader + kMaxHeadDim;
-static inline int partial_floats(int head_dim) {
-  return kPartialHeader + head_dim;
+inline constexpr int kMaxPartial = kPartialHeader + kMaxValueDim;
+static inline int partial_floats(int value_dim) {
+  return kPartialHeader + value_dim;
 }
 
 // Floats between the score rows of a job: not a power of two, which would put the rows into the same cache sets.
@@ -38,12 +38,12 @@ struct ChunkJob {
   const std::byte* const* v_tiles = nullptr;
   int n_tiles = 0;
   int32_t position = 0;  // cache position of the first tile's start
-  int head_dim = 0;
+  int head_dim = 0, value_dim = 0;  // elements of K and of V
   float scale_log2 = 0;  // scale * log2(e)
   int rows = 0;          // 1 … kJobRows
   const std::byte* q[kJobRows] = {};
   int32_t begin[kJobRows] = {}, end[kJobRows] = {};  // visible positions; may lie outside the tiles, in part or whole
-  float* partials = nullptr;                         // out: [rows][partial_floats(head_dim)]
+  float* partials = nullptr;                         // out: [rows][partial_floats(value_dim)]
   float* scores = nullptr;                           // workspace: [kJobRows][kMaxScoreStride], 64-byte aligned
 };
 
@@ -71,9 +71,9 @@ static inline uint32_t visible_lanes(int32_t tile_position, int32_t begin, int32
 struct ChunkKernels {
   void (*chunk)(const ChunkJob& job) = nullptr;
   // running = running merged with the partial of the next chunk.
-  void (*fold)(float* running, const float* chunk, int head_dim) = nullptr;
+  void (*fold)(float* running, const float* chunk, int value_dim) = nullptr;
   // out = running / sum * scale, rounded to the dtype of the call.
-  void (*finish)(const float* running, float scale, void* out, int head_dim) = nullptr;
+  void (*finish)(const float* running, float scale, void* out, int value_dim) = nullptr;
   bool (*all_finite)(const std::byte* tile, int64_t bytes) = nullptr;
   // The bf16 of n e4m3 codes, in order; n is a multiple of 32.
   void (*widen)(const std::byte* codes, int64_t n, std::byte* to) = nullptr;

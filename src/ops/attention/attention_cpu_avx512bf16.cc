@@ -88,7 +88,7 @@ struct ValueTile {
   int stride;      // floats from a row's probabilities to the next row's
   const std::byte* const* v_tiles;
   int tile_begin, tile_end;
-  int head_dim;
+  int value_dim;
   int first;   // element of the head
   float* out;  // row 0's output, from element `first` on
   int out_stride;
@@ -101,8 +101,8 @@ void multiply_v(const ValueTile& tile) {
   const auto* p = reinterpret_cast<const uint32_t*>(tile.p);
   for (int t = tile.tile_begin; t < tile.tile_end; ++t) {
     const std::byte* v = tile.v_tiles[t] + tile.first * 4;
-    [[maybe_unused]] const int ahead = kTilesAhead * kKvTile * tile.head_dim * 2;
-    for (int i = 0; i < kKvTile / 2; ++i, v += tile.head_dim * 4) {
+    [[maybe_unused]] const int ahead = kTilesAhead * kKvTile * tile.value_dim * 2;
+    for (int i = 0; i < kKvTile / 2; ++i, v += tile.value_dim * 4) {
       if constexpr (R <= kStreamingRows) {
 #pragma GCC unroll 8
         for (int j = 0; j < J; ++j) _mm_prefetch(v + ahead + j * 64, _MM_HINT_T0);
@@ -194,7 +194,7 @@ inline __mmask16 lanes_of(const ChunkJob& job, int row, int tile) {
 void softmax_row(const ChunkJob& job, int row, int stride) {
   float* scores = job.scores + row * stride;
   auto* p = reinterpret_cast<std::byte*>(scores);
-  float* partial = job.partials + row * partial_floats(job.head_dim);
+  float* partial = job.partials + row * partial_floats(job.value_dim);
   const TileRange range = visible_tiles(job, row);
   const __m512 lowest = _mm512_set1_ps(kLowest);
   __m512 max = lowest;
@@ -235,12 +235,12 @@ void compute_values(const ChunkJob& job, int first, int rows, int stride) {
     all.begin = range.begin < all.begin ? range.begin : all.begin;
     all.end = range.end > all.end ? range.end : all.end;
   }
-  const int out_stride = partial_floats(job.head_dim);
+  const int out_stride = partial_floats(job.value_dim);
   float* out = job.partials + first * out_stride + kPartialHeader;
   const float* p = job.scores + first * stride;
-  for_rows_and_vectors(rows, job.head_dim / 16, [&]<int R, int J>(int vector) {
+  for_rows_and_vectors(rows, job.value_dim / 16, [&]<int R, int J>(int vector) {
     multiply_v<R, J>(
-        {p, stride, job.v_tiles, all.begin, all.end, job.head_dim, vector * 16, out + vector * 16, out_stride});
+        {p, stride, job.v_tiles, all.begin, all.end, job.value_dim, vector * 16, out + vector * 16, out_stride});
   });
 }
 

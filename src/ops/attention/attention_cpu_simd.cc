@@ -162,7 +162,7 @@ template <bool kBF16>
 void softmax_row(const ChunkJob& job, int row, int stride) {
   const DF d;
   float* scores = job.scores + row * stride;
-  float* partial = job.partials + row * partial_floats(job.head_dim);
+  float* partial = job.partials + row * partial_floats(job.value_dim);
   const TileRange range = visible_tiles(job, row);
   VF max = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int t = range.begin; t < range.end; ++t) {
@@ -205,10 +205,10 @@ TileRange tiles_of_rows(const ChunkJob& job, int first, int rows) {
 
 template <bool kBF16>
 void compute_values(const ChunkJob& job, int stride) {
-  const int out_stride = partial_floats(job.head_dim);
+  const int out_stride = partial_floats(job.value_dim);
   constexpr int kRowsOfWords = kBF16 ? kKvTile / 2 : kKvTile;
   static_assert(kRowsOfWords * (kBF16 ? 2 : 1) == kKvTile);
-  for_rows_and_vectors(job.rows, job.head_dim / kLanes, [&]<int R, int J>(int row, int vector) HWY_ATTR {
+  for_rows_and_vectors(job.rows, job.value_dim / kLanes, [&]<int R, int J>(int row, int vector) HWY_ATTR {
     const TileRange tiles = tiles_of_rows(job, row, R);
     Sums<R, J> sums;
     sums.clear();
@@ -217,7 +217,7 @@ void compute_values(const ChunkJob& job, int stride) {
       const std::byte* b[J];
       for (int r = 0; r < R; ++r) a[r] = job.scores + (row + r) * stride + t * kKvTile;
       for (int j = 0; j < J; ++j) b[j] = job.v_tiles[t] + (vector + j) * kLanes * 4;
-      sums.template multiply<kBF16>(a, b, kKvTile, job.head_dim * 4);
+      sums.template multiply<kBF16>(a, b, kKvTile, job.value_dim * 4);
     }
     sums.store(job.partials + row * out_stride + kPartialHeader + vector * kLanes, out_stride);
   });
@@ -252,14 +252,14 @@ void chunk_f32(const ChunkJob& job) {
   run_chunk<false>(job);
 }
 
-void fold(float* HWY_RESTRICT running, const float* HWY_RESTRICT chunk, int head_dim) {
+void fold(float* HWY_RESTRICT running, const float* HWY_RESTRICT chunk, int value_dim) {
   const DF d;
   const float top = std::max(running[0], chunk[0]);
   const VF before = exp2_of(hn::Set(d, running[0] - top));
   const VF after = exp2_of(hn::Set(d, chunk[0] - top));
   running[0] = top;
   running[1] = std::fma(running[1], hn::GetLane(before), chunk[1] * hn::GetLane(after));
-  for (int i = kPartialHeader; i < partial_floats(head_dim); i += kLanes) {
+  for (int i = kPartialHeader; i < partial_floats(value_dim); i += kLanes) {
     const VF product = hn::Mul(hn::LoadU(d, chunk + i), after);
     hn::StoreU(hn::MulAdd(hn::LoadU(d, running + i), before, product), d, running + i);
   }
@@ -267,20 +267,20 @@ void fold(float* HWY_RESTRICT running, const float* HWY_RESTRICT chunk, int head
 
 // Adding +0 makes a zero positive: a row's zero must not show by its sign whether invisible positions (each adding +0
 // or -0) shared its tiles.
-void finish_f32(const float* HWY_RESTRICT running, float scale, void* HWY_RESTRICT out, int head_dim) {
+void finish_f32(const float* HWY_RESTRICT running, float scale, void* HWY_RESTRICT out, int value_dim) {
   const DF d;
   const VF inverse = hn::Set(d, scale / running[1]);
   float* to = static_cast<float*>(out);
-  for (int i = 0; i < head_dim; i += kLanes) {
+  for (int i = 0; i < value_dim; i += kLanes) {
     hn::StoreU(hn::MulAdd(hn::LoadU(d, running + kPartialHeader + i), inverse, hn::Zero(d)), d, to + i);
   }
 }
 
-void finish_bf16(const float* HWY_RESTRICT running, float scale, void* HWY_RESTRICT out, int head_dim) {
+void finish_bf16(const float* HWY_RESTRICT running, float scale, void* HWY_RESTRICT out, int value_dim) {
   const DF d;
   const VF inverse = hn::Set(d, scale / running[1]);
   uint16_t* to = static_cast<uint16_t*>(out);
-  for (int i = 0; i < head_dim; i += kLanes) {
+  for (int i = 0; i < value_dim; i += kLanes) {
     store_bf16(d, hn::MulAdd(hn::LoadU(d, running + kPartialHeader + i), inverse, hn::Zero(d)), to + i);
   }
 }

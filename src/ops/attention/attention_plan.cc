@@ -34,7 +34,7 @@ Totals add_up(const AttentionCall& call) {
     }
     totals.query_rows += int64_t{segment.rows} * args.heads;
   }
-  totals.macs = positions * args.heads * args.kv.head_dim * 2;
+  totals.macs = positions * args.heads * (args.kv.head_dim + args.kv.value_dim());
   return totals;
 }
 
@@ -57,19 +57,22 @@ void find_chunks(const AttentionCall& call, int32_t group, AttentionBlock& block
 
 }  // namespace
 
-int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions, int threads) {
+int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t value_dim, int64_t max_positions,
+                                int threads) {
   // A segment adds at most one block that is not full; it has at least one row.
   const int64_t blocks = max_rows * heads / kMinBlockRows + max_rows;
   const int64_t chunks = (max_positions + kAttentionChunk - 1) / kAttentionChunk;
   const int64_t split_rows = std::min({max_rows * heads, kMaxSplitRows, split_blocks(threads) * kMaxBlockRows});
   const int64_t partials = chunks > 1 ? split_rows * chunks : 0;
-  const int64_t partial_bytes = partials * partial_floats(head_dim) * static_cast<int64_t>(sizeof(float));
+  const int64_t partial_bytes = partials * partial_floats(value_dim) * static_cast<int64_t>(sizeof(float));
   return arena_bytes(blocks * static_cast<int64_t>(sizeof(AttentionBlock))) + arena_bytes(partial_bytes);
 }
 
-int64_t widened_bytes(DType kv, int32_t head_dim) {
-  if (attention_dtype(kv) == kv) return 0;
-  return int64_t{2} * kAttentionChunk * head_dim * static_cast<int64_t>(dtype_size(attention_dtype(kv)));
+int64_t made_tile_bytes(const KvLayer& kv) {
+  const DType dtype = attention_dtype(kv.dtype);
+  const bool widens = dtype != kv.dtype, makes_v = widens || kv.v_in_k > 0;
+  const int64_t width = (widens ? kv.head_dim : 0) + (makes_v ? kv.value_dim() : 0);
+  return kAttentionChunk * width * static_cast<int64_t>(dtype_size(dtype));
 }
 
 AttentionPlan plan_attention(const AttentionCall& call, int threads, Arena& scratch) {

@@ -42,10 +42,11 @@ inline constexpr int kMinBlockRows = 12;
 inline constexpr int64_t kMaxSplitRows = 2048;
 
 // The most bytes of scratch that a call takes for max_rows rows of sequences of up to max_positions.
-int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions, int threads);
+int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t value_dim, int64_t max_positions, int threads);
 
-// In addition, for each thread: the widened K and V of a chunk. 0 if they are no codes.
-int64_t widened_bytes(DType kv, int32_t head_dim);
+// In addition, for each thread: the K and V of a chunk that are made from the cache's, which are codes or V within K. 0
+// if none are.
+int64_t made_tile_bytes(const KvLayer& kv);
 
 // REQUIRES: args checked.
 AttentionPlan plan_attention(const AttentionCall& call, int threads, Arena& scratch);

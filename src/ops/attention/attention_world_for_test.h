@@ -103,7 +103,7 @@ class AttentionWorld {
     sin_ = std::make_unique<DeviceTensor>(device, std::vector<float>(angles, 0.0f));
     const int64_t scratch =
         attention_scratch_bytes(1024, shape.heads, shape.head_dim, longest(), device.stream().threads());
-    const int64_t widened = device.stream().threads() * widened_bytes(shape.dtype, shape.head_dim);
+    const int64_t widened = device.stream().threads() * made_tile_bytes(kv_);
     arena_ = std::make_unique<Arena>(std::move(device_.allocate(static_cast<size_t>(scratch + widened))).value());
     for (size_t slot = 0; write_all && slot < lengths.size(); ++slot) write(static_cast<int>(slot), 0, lengths[slot]);
   }

@@ -21,7 +21,8 @@ inline int64_t kv_tile_bytes(const KvLayer& kv) {
   return int64_t{kKvTile} * kv.head_dim * static_cast<int64_t>(dtype_size(kv.dtype));
 }
 
-// Where the tiles of one head of a page begin: K tiles in the order of positions, V tiles right after them.
+// Where the tiles of one head of a page begin: K tiles in the order of positions, V tiles right after them; if V lies
+// in K, there are no V tiles.
 struct HeadTiles {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
@@ -30,7 +31,7 @@ struct HeadTiles {
 inline HeadTiles kv_head_tiles(const KvLayer& kv, int64_t page, int32_t head) {
   const int64_t half = kv.page_size / kKvTile * kv_tile_bytes(kv);
   std::byte* k = kv.base + page * kv.page_stride + int64_t{head} * 2 * half;
-  return {k, k + half};
+  return {k, kv.v_in_k > 0 ? nullptr : k + half};
 }
 
 }  // namespace volley::ops

@@ -4,8 +4,8 @@
 
 namespace volley::ops {
 
-int64_t kv_layer_bytes(int32_t page_size, int32_t kv_heads, int32_t head_dim, DType dtype) {
-  return int64_t{2} * kv_heads * page_size * head_dim * static_cast<int64_t>(dtype_size(dtype));
+int64_t kv_layer_bytes(int32_t page_size, int32_t kv_heads, int32_t head_dim, DType dtype, bool v_in_k) {
+  return int64_t{v_in_k ? 1 : 2} * kv_heads * page_size * head_dim * static_cast<int64_t>(dtype_size(dtype));
 }
 
 namespace {
@@ -15,7 +15,7 @@ void check_layers(const KvLayer& kv, int32_t layers) {
   VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32 || kv.dtype == DType::kF8E4M3);
   VOLLEY_CHECK(kv.k_scale > 0 && kv.v_scale > 0);
   VOLLEY_CHECK(kv.page_size > 0 && kv.page_size % kKvTile == 0);
-  VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= 256);
+  VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= 256 && kv.v_in_k == 0);
   VOLLEY_CHECK_GE(kv.kv_heads, 1);
   VOLLEY_CHECK_GE(kv.page_stride, layers * kv_layer_bytes(kv.page_size, kv.kv_heads, kv.head_dim, kv.dtype));
 }

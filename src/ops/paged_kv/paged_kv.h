@@ -2,7 +2,7 @@
 //
 // A cache group is one buffer of pages; a page holds page_size token positions of every layer of the group. Position p
 // of a sequence lies in page page_table[slot][p / page_size]. Inside a page each layer has its own block:
-//   for each KV head: all of K, then all of V.
+//   for each KV head: all of K, then all of V, unless V lies in K.
 // The layout of K and V inside is private to the kernels of paged_kv and attention of a device (cpu_tile.h: tiles of
 // kKvTile positions; cuda_page.cuh: swizzled rows); a page is copyable as bytes.
 #pragma once
@@ -18,16 +18,24 @@ namespace volley::ops {
 // position, so page_size must be a multiple of it and cannot change the result.
 inline constexpr int kKvTile = 16;
 
+// The widest K and V of latent attention.
+inline constexpr int kMaxLatentKey = 576, kMaxLatent = 512;
+
 // One layer's part of the pages of a cache group.
 struct KvLayer {
   std::byte* base = nullptr;  // page 0 of the group, at this layer's offset
   int64_t page_stride = 0;    // bytes from one page to the next
   int32_t page_size = 0;
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;        // a multiple of 16, at most 256
+  int32_t head_dim = 0;        // a multiple of 16, at most 256, or kMaxLatentKey with v_in_k
   DType dtype = DType::kBF16;  // kBF16, kF32 or kF8E4M3
   // kF8E4M3: K and V are stored divided by these; larger values become the largest code.
   float k_scale = 1, v_scale = 1;
+  // > 0: V is the first v_in_k elements of K and is not stored (ops/latent/latent.h). A multiple of 16, at most
+  // kMaxLatent. REQUIRES: one KV head, and equal scales.
+  int32_t v_in_k = 0;
+
+  int32_t value_dim() const { return v_in_k > 0 ? v_in_k : head_dim; }
 };
 
 // The type of q and of attention's output: codes are multiplied in bf16, which holds each of them exactly.
@@ -35,8 +43,9 @@ constexpr DType attention_dtype(DType kv) {
   return kv == DType::kF8E4M3 ? DType::kBF16 : kv;
 }
 
-// Bytes of one layer's block in a page: 2 * kv_heads * page_size * head_dim * size of dtype.
-int64_t kv_layer_bytes(int32_t page_size, int32_t kv_heads, int32_t head_dim, DType dtype);
+// Bytes of one layer's block in a page: 2 * kv_heads * page_size * head_dim * size of dtype; half of that where V lies
+// in K.
+int64_t kv_layer_bytes(int32_t page_size, int32_t kv_heads, int32_t head_dim, DType dtype, bool v_in_k = false);
 
 // Cos and sin of the rotary embedding: [max positions, head_dim / 2] fp32 each; rotate-half layout (element i pairs
 // with i + head_dim / 2). Scaling (linear, llama3, yarn) is already in the tables.

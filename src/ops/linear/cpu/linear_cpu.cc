@@ -24,7 +24,7 @@ void pack_tile_f32(const T* x, int64_t stride, int64_t rows, int64_t k, float* t
 void gather_block(const PanelProduct& p, int64_t row, int64_t rows, int64_t k0, int64_t k, int64_t size, char* to) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t source = p.x_rows[row + r] / p.x_divisor;
-    std::memcpy(to + r * k * size, static_cast<const char*>(p.x.data) + (source * p.k + k0) * size, k * size);
+    std::memcpy(to + r * k * size, static_cast<const char*>(p.x.data) + (source * p.x_stride + k0) * size, k * size);
   }
 }
 
@@ -36,8 +36,8 @@ void pack_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t k0, int
   }
   alignas(64) char gathered[kTileBytes];  // no larger than the tile
   const int64_t size = static_cast<int64_t>(dtype_size(p.x.dtype));
-  const char* x = static_cast<const char*>(p.x.data) + (row * p.k + k0) * size;
-  int64_t stride = p.k;
+  const char* x = static_cast<const char*>(p.x.data) + (row * p.x_stride + k0) * size;
+  int64_t stride = p.x_stride;
   if (p.x_rows != nullptr) {
     gather_block(p, row, rows, k0, k, size, gathered);
     x = gathered;
@@ -65,8 +65,8 @@ void write_rows(const PanelProduct& p, const float* sums, int64_t row, int64_t r
                  .up_bias = p.bias == nullptr || p.unit == 1 ? nullptr : p.bias + columns + column,
                  .clamp = p.clamp,
                  .dtype = p.y.dtype,
-                 .y = y + row * columns * size,
-                 .stride = columns,
+                 .y = y + row * p.y_stride * size,
+                 .stride = p.y_stride,
                  .columns = columns - column};
   if (p.y_rows == nullptr) return write_tile(out);
   VOLLEY_CHECK(p.kind != EndKind::kAdd);
@@ -76,7 +76,7 @@ void write_rows(const PanelProduct& p, const float* sums, int64_t row, int64_t r
   out.stride = out.columns = width;
   write_tile(out);
   for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(y + p.y_rows[row + r] * columns * size, some + r * width * size, width * size);
+    std::memcpy(y + p.y_rows[row + r] * p.y_stride * size, some + r * width * size, width * size);
   }
 }
 
@@ -138,6 +138,8 @@ PanelProduct PanelProduct::make(const char* weights, int64_t n, int64_t k, const
           .multiply = multiply_of(format, pairs),
           .x = x,
           .y = y,
+          .x_stride = k,
+          .y_stride = y.shape[1],
           .kind = kind};
 }
 

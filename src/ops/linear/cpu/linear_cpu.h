@@ -88,6 +88,7 @@ struct PanelProduct {
   bool pairs = false;      // vdpbf16ps
   TileMultiply multiply = nullptr;
   TensorView x, y;
+  int64_t x_stride = 0, y_stride = 0;  // elements from one row to the next
   EndKind kind = EndKind::kStore;
   const float* bias = nullptr;  // bias of outputs: gates and then ups where there are both; or null
   SwiGluClamp clamp;
@@ -95,7 +96,7 @@ struct PanelProduct {
   int64_t x_divisor = 1;
   const int32_t* y_rows = nullptr;
 
-  // n: rows of the packed matrix, all parts. x and y as in linear().
+  // n: rows of the packed matrix, all parts. x and y as in linear(), their rows without gaps.
   static PanelProduct make(const char* weights, int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout,
                            const TensorView& x, const TensorView& y, EndKind kind);
 };
