@@ -17,6 +17,8 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next
+from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
 import dflash_reference
 
@@ -602,6 +604,72 @@ def make_target(index, name):
     write_tensors(folder / "expected", expected)
 
 
+# Where pictures lie in the prompt of the model that sees: their first tokens, and their rows and columns of tokens.
+PICTURES = ((5, 3, 4), (19, 2, 5))
+
+
+def picture_positions(length):
+    """The positions of `length` tokens in time, height and width, [3, length]."""
+    positions, following = [], 0
+    for begin, rows, columns in (*PICTURES, (length, 0, 0)):
+        while len(positions) < begin:
+            positions.append((following,) * 3)
+            following += 1
+        positions += [(following, following + r, following + c) for r in range(rows) for c in range(columns)]
+        following += max(rows, columns)
+    return torch.tensor(positions).T
+
+
+@torch.no_grad()
+def make_seen():
+    """The text part of a Qwen3-VL, and what transformers makes of a prompt with two pictures whose vectors are random:
+    embeddings, and two that DeepStack adds."""
+    folder, hidden, vocab, deep = DATA / "seen" / "qwen3_vl", 48, 90, 2
+    generator = torch.Generator().manual_seed(4000)
+    text = base_config(hidden, 4, 2, 32, 64, vocab, 4, False, model_type="qwen3_vl_text", rope_theta=None,
+                       rope_parameters={"rope_type": "default", "rope_theta": 50000.0, "mrope_interleaved": True,
+                                        "mrope_section": [6, 5, 5]})
+    text = {key: value for key, value in text.items()
+            if value is not None and key not in ("architectures", "use_sliding_window")}
+    tensors = random_layers(text, generator)
+    tensors["embed_tokens.weight"] = 0.5 * torch.randn(vocab, hidden, generator=generator)
+    tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    head = (torch.randn(vocab, hidden, generator=generator) * hidden**-0.5).bfloat16()
+    model = Qwen3VLTextModel._from_config(Qwen3VLTextConfig(**text), attn_implementation="eager").eval().float()
+    model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    ids = torch.randint(vocab, (POSITIONS,), generator=generator).tolist()
+    places = [begin + i for begin, rows, columns in PICTURES for i in range(rows * columns)]
+    vectors = torch.randn(1 + deep, len(places), hidden, generator=generator)
+
+    def logits_of(ids):
+        embeddings = model.embed_tokens(torch.tensor([ids]))
+        embeddings[0, places] = vectors[0]
+        seen = torch.zeros(1, len(ids), dtype=torch.bool)
+        seen[0, places] = True
+        out = model(inputs_embeds=embeddings, position_ids=picture_positions(len(ids))[:, None], use_cache=False,
+                    visual_pos_masks=seen, deepstack_visual_embeds=list(vectors[1:]))
+        return torch.nn.functional.linear(out.last_hidden_state[0], head.float())
+
+    logits, answer = logits_of(ids), list(ids)
+    penalise = RepetitionPenaltyLogitsProcessor(PENALTY)
+    while len(answer) < len(ids) + ANSWER:
+        best = penalise(torch.tensor([answer]), logits_of(answer)[-1:])[0].topk(2)
+        assert best.values[0] - best.values[1] > 1e-4, "the choice is too close to compare"
+        answer.append(int(best.indices[0]))
+    assert len(set(answer[len(ids):])) > 8, "the answer is too monotonous to show anything"
+    write_tensors(folder, {**{f"model.language_model.{name}": tensor for name, tensor in tensors.items()},
+                           "lm_head.weight": head,
+                           "model.visual.merger.norm.weight": torch.ones(16, dtype=torch.bfloat16)})
+    write_json(folder / "config.json", {
+        "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "text_config": text,
+        "vision_config": {"depth": 3, "hidden_size": 16, "deepstack_visual_indexes": list(range(deep))},
+        "image_token_id": 7, "video_token_id": 8, "vision_start_token_id": 9, "vision_end_token_id": 10,
+        "tie_word_embeddings": False})
+    write_tensors(folder / "expected", {
+        "prompt_ids": torch.tensor(ids).float(), "axes": picture_positions(POSITIONS).T.float().contiguous(),
+        "vectors": vectors.reshape(-1, hidden), "logits": logits, "greedy_ids": torch.tensor(answer[len(ids):]).float()})
+
+
 def read_target(name):
     """What a drafter is made from: the target's embeddings, and what it made of its prompt."""
     folder = DATA / "targets" / name
@@ -723,6 +791,7 @@ def main():
     jobs = {f"targets/{name}": lambda i=i, name=name: make_target(i, name) for i, name in enumerate(TARGETS)}
     jobs |= {f"drafters/{name}": lambda i=i, name=name: make_drafter(i, name) for i, name in enumerate(DRAFTERS)}
     jobs |= {f"rope/{name}": lambda name=name: make_rope(name) for name in ROPES}
+    jobs["seen"] = make_seen
     jobs["pocket"] = make_pocket
     for name, job in jobs.items():
         if options.all or name in options.names or not (options.names or (DATA / name).exists()):

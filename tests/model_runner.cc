@@ -164,7 +164,8 @@ std::vector<std::vector<float>> ModelRunner::rows_of(const TensorView& tensor) {
 }
 
 // Rows of the one sequence, from `start` on.
-ops::Rows ModelRunner::batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility) {
+ops::Rows ModelRunner::batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility,
+                             std::span<const decode::RopeAxes> axes) {
   const auto rows = static_cast<int32_t>(ids.size());
   ops::StepSegment segment;
   segment.start = start;
@@ -176,20 +177,39 @@ ops::Rows ModelRunner::batch(int32_t start, std::span<const TokenId> ids, const 
   step.max_segment_rows = rows;
   step.tokens = on_device(DType::kI32, ids).as<int32_t>();
   step.slots = static_cast<ops::SlotRow*>(on_device<ops::SlotRow>(DType::kU8, {&slot, 1}).data);
+  if (!axes.empty()) step.axes = static_cast<int32_t*>(on_device(DType::kU8, axes).data);
   const int32_t positions = static_cast<int32_t>(page_table_.dim(1)) * kPageSize;
   const decode::PageTables tables = {page_table_, page_table_};
-  decode::PassMemory pass = decode::take_pass({rows, 1, rows, 0, positions}, visibility, tables, *scratch_);
+  decode::PassMemory pass =
+      decode::take_pass({rows, 1, rows, 0, positions, !axes.empty()}, visibility, tables, *scratch_);
   ops::fill_verify_rows(device_->stream(), step, nullptr, visibility, pass.rows, pass.choices);
   return pass.rows;
 }
 
-TensorView ModelRunner::target_rows(int32_t start, std::span<const TokenId> ids, TensorView chosen) {
-  const ops::Rows batch = this->batch(start, ids, decode::visibility_of(spec()));
+TensorView ModelRunner::target_rows(int32_t start, std::span<const TokenId> ids, TensorView chosen,
+                                    const Brought& brought) {
+  std::span<const decode::RopeAxes> axes = brought.axes;
+  if (!axes.empty()) axes = axes.subspan(start, ids.size());
+  const ops::Rows batch = this->batch(start, ids, decode::visibility_of(spec()), axes);
   model::Pass pass = target_pass(batch);
   pass.routing.chosen = chosen;
   target_->plan(pass);
   const TensorView x = scratch_->take(DType::kF32, {std::ssize(ids), spec().hidden});
   target_->embed(device_->stream(), batch.token_ids, x);
+  std::vector<model::AddedRows> added;  // each row by itself
+  for (size_t i = 0; i < brought.places.size(); ++i) {
+    const int32_t row = brought.places[i] - start;
+    if (row < 0 || row >= std::ssize(ids)) continue;
+    const std::vector<float>& embedding = brought.vectors[0][i];
+    device_->upload(x.rows(row, 1).data, embedding.data(), embedding.size() * sizeof(float));
+    std::vector<float> deep;
+    for (size_t layer = 1; layer < brought.vectors.size(); ++layer) {
+      deep.insert(deep.end(), brought.vectors[layer][i].begin(), brought.vectors[layer][i].end());
+    }
+    const TensorView flat = on_device<float>(DType::kF32, deep);
+    added.push_back({row, TensorView(flat.data, DType::kF32, {spec().added_layers, 1, spec().hidden})});
+  }
+  pass.added = added;
   target_->forward(pass, {}, x);
   return x;
 }
@@ -210,12 +230,13 @@ std::vector<std::vector<int32_t>> ModelRunner::experts(std::span<const TokenId> 
   return out;
 }
 
-std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids, int32_t chunk) {
+std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids, int32_t chunk,
+                                                    const Brought& brought) {
   std::vector<std::vector<float>> out;
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     ArenaScope scope(*scratch_);
     const auto rows = static_cast<int32_t>(std::min<size_t>(chunk, ids.size() - begin));
-    const TensorView x = target_rows(static_cast<int32_t>(begin), ids.subspan(begin, rows), {});
+    const TensorView x = target_rows(static_cast<int32_t>(begin), ids.subspan(begin, rows), {}, brought);
     const TensorView logits = scratch_->take(DType::kF32, {rows, spec().vocab});
     const TensorView index = on_device<int32_t>(DType::kI32, counting(rows));
     target_->logits(device_->stream(), x, index, logits, *scratch_);

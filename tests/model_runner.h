@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "decode/dflash/network.h"
+#include "decode/step_executor.h"
 #include "harness.h"
 #include "model/network.h"
 #include "ops/step/step.h"
@@ -23,8 +24,16 @@ class ModelRunner {
               std::optional<uint64_t> dummy = std::nullopt, const std::string& device = kTestDevice,
               comm::Communicator* group = nullptr, bool by_expert = false);
 
+  // What the tokens of a prompt bring beside their ids.
+  struct Brought {
+    std::vector<decode::RopeAxes> axes;                    // of all tokens; empty: their indices
+    std::vector<int32_t> places;                           // the tokens with vectors, ascending
+    std::vector<std::vector<std::vector<float>>> vectors;  // [1 + added layers][places][hidden]
+  };
+
   // Logits after each of the ids, [ids][vocab], computed in passes of `chunk` rows.
-  std::vector<std::vector<float>> logits(std::span<const TokenId> ids, int32_t chunk = 1 << 20);
+  std::vector<std::vector<float>> logits(std::span<const TokenId> ids, int32_t chunk = 1 << 20,
+                                         const Brought& brought = {});
   // The experts that each of the ids is sent to, highest score first: [layers][ids * experts of a row], -1 where
   // another rank has it. The entries of layers without experts are undefined.
   std::vector<std::vector<int32_t>> experts(std::span<const TokenId> ids, int32_t top_k);
@@ -53,8 +62,9 @@ class ModelRunner {
       const std::function<void(const TensorView& x, const TensorView& index, const TensorView& out)>& finish);
   // Runs the target over ids from position `start` on; the residual stream after it, in scratch memory. chosen: as in
   // model::RoutingOptions.
-  TensorView target_rows(int32_t start, std::span<const TokenId> ids, TensorView chosen);
-  ops::Rows batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility);
+  TensorView target_rows(int32_t start, std::span<const TokenId> ids, TensorView chosen, const Brought& brought = {});
+  ops::Rows batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility,
+                  std::span<const decode::RopeAxes> axes = {});
   // Scratch memory of the device with these values, and the values of rows on the device.
   template <typename T>
   TensorView on_device(DType dtype, std::span<const T> values);

@@ -7,6 +7,7 @@
 #include <volley/result.h>
 #include <volley/sampling.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -86,6 +87,18 @@ struct SimulatedAcceptance {
   double confidence_odds = 1;  // the drafter's simulated confidence is p, with its odds multiplied by this
 };
 
+// Consecutive tokens of a prompt, e.g. of a picture, that bring more than their ids.
+struct PromptSpan {
+  int32_t begin = 0, end = 0;  // the tokens [begin, end) of the prompt
+  // [EngineInfo::prompt_vectors, end - begin, EngineInfo::hidden_size]: vectors in place of the tokens' rows of the
+  // embedding; and where the model has DeepStack, those that it adds after each of its first layers. Null: the rows of
+  // the tokens' ids.
+  std::shared_ptr<const std::vector<float>> vectors;
+  // Each token's rotary positions in time, height and width; REQUIRES: EngineInfo::prompt_positions. No position is
+  // above its token's index. Tokens after the span go on behind its greatest position. Empty: as for text.
+  std::vector<std::array<int32_t, 3>> positions;
+};
+
 struct GenerateRequest {
   std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
@@ -99,8 +112,9 @@ struct GenerateRequest {
   // What the prefix cache knows the prompt's tokens by, one a token; empty: their ids. Two requests share a beginning
   // with equal keys, even if its ids differ: so these are for who knows that equal keys mean equal tokens.
   std::vector<TokenId> prompt_keys;
-  std::optional<GrammarSpec> grammar;  // submit() answers kInvalidArgument when it cannot be compiled
-  bool skip_special_tokens = true;     // false: `text` contains special tokens other than its end
+  std::vector<PromptSpan> prompt_spans;  // in order and apart; REQUIRES: prompt_keys, because ids say too little
+  std::optional<GrammarSpec> grammar;    // submit() answers kInvalidArgument when it cannot be compiled
+  bool skip_special_tokens = true;       // false: `text` contains special tokens other than its end
   // The tokens that may be chosen, within the grammar. If no token is left, the request fails (kInvalidArgument), or
   // ends if its grammar permits.
   std::vector<TokenId> allowed_tokens;          // only these, including ids that end the request; empty: all
@@ -185,7 +199,10 @@ struct EngineInfo {
   std::string draft_attention_backend;  // also empty without a drafter
   int vocab_size = 0;
   int max_model_len = 0;
-  int block_size = 0;  // 1: no speculation
+  int hidden_size = 0;            // of PromptSpan::vectors
+  int prompt_vectors = 1;         // vectors for each token of a PromptSpan
+  bool prompt_positions = false;  // whether PromptSpan may have positions: the model has M-RoPE
+  int block_size = 0;             // 1: no speculation
   int page_size = 0;
   int data_parallel_size = 1;  // with several replicas, pages, weights, sequences and threads are sums over them
   int64_t kv_pages = 0;

@@ -12,6 +12,7 @@ PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, 
   rows.slots = per_row();
   rows.rope_positions = per_row();
   rows.cache_positions = per_row();
+  if (shape.rope_axes) rows.rope_axes = scratch.take(DType::kI32, {shape.rows, ops::kRopeAxes});
   for (int i = 0; i < ops::kMaxViews; ++i) {
     ops::RowView& view = rows.views[i];
     view.page_table = tables[i];

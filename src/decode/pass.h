@@ -15,6 +15,7 @@ struct PassShape {
   int32_t max_segment_rows = 0;
   int32_t choices = 0;
   int32_t max_positions = 0;  // longest possible sequence
+  bool rope_axes = false;     // rows bring their rotary positions on three axes
 };
 
 struct PassMemory {

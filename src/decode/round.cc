@@ -27,6 +27,17 @@ int64_t table_width(const RoundConfig& config) {
   return divide_up(config.max_positions, config.page_size);
 }
 
+// A step with a picture's rows has axes for all known tokens, text's too.
+void put_axes(const RoundSegment& segment, RopeAxes* to) {
+  for (int32_t i = 0; i < std::ssize(segment.known); ++i) {
+    if (segment.axes.empty()) {
+      to[i].fill(segment.start + i);
+    } else {
+      to[i] = segment.axes[i];
+    }
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Round>> Round::create(Device& device, const model::Network& target, const model::KvMemory& kv,
@@ -78,6 +89,7 @@ Status Round::allocate() {
   m.segments_bytes = round_up(slots * int64_t{sizeof(ops::StepSegment)}, Memory::kPartAlignment);
   m.edits_bytes = round_up(m.max_edits * int64_t{sizeof(ops::PageTableEdit)}, Memory::kPartAlignment);
   m.tokens_bytes = round_up(rows * int64_t{sizeof(TokenId)}, Memory::kPartAlignment);
+  if (target_.spec().has_rope_axes()) m.axes_bytes = rows * int64_t{sizeof(RopeAxes)};
   const auto take = [&](int64_t bytes) { return device_.allocate(static_cast<size_t>(bytes)); };
   VOLLEY_ASSIGN(m.slots, take((slots + 1) * int64_t{sizeof(ops::SlotRow)}));
   VOLLEY_ASSIGN(m.page_tables, take(groups * (slots + 1) * width * 4));
@@ -153,11 +165,13 @@ Status Round::start_slot(int32_t slot, const SlotStart& start) {
   row.min_tokens = start.limits.min_tokens;
   row.max_tokens = start.limits.max_tokens;
   row.draft_context = start.draft_context;
+  row.rope_offset = start.rope_offset;
   row.end_count = static_cast<int32_t>(start.limits.end_ids.size());
   std::copy(start.limits.end_ids.begin(), start.limits.end_ids.end(), row.end_ids);
   device_.upload(static_cast<ops::SlotRow*>(memory_->slots.data()) + slot, &row, sizeof(row));
   slots_[slot].wants_logprobs = start.sampling.params.logprobs >= 0;
   slots_[slot].running = true;
+  slots_[slot].shifts_rope = start.rope_offset != 0;
   return {};
 }
 
@@ -306,8 +320,8 @@ Status Round::enqueue_step(std::span<const RoundSegment> segments, const VerifyB
   return {};
 }
 
-// One copy brings the step's survival table, ticket and segments. Edits of the page table and known tokens, if any,
-// take one copy each.
+// One copy brings the step's survival table, ticket and segments. Edits of the page table, known tokens and their axes,
+// if any, take one copy each.
 void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSegment> segments,
                    const ops::SurvivalTable* survival) {
   const Memory& m = *memory_;
@@ -317,6 +331,7 @@ void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSe
   *reinterpret_cast<ops::MaskTicket*>(host + Memory::kTicketBegin) = {masked_steps_, layout.mask_rows};
   auto* table = reinterpret_cast<ops::StepSegment*>(host + Memory::kSegmentsBegin);
   auto* tokens = reinterpret_cast<TokenId*>(host + m.tokens_begin());
+  auto* axes = reinterpret_cast<RopeAxes*>(host + m.axes_begin());
   flight.segments.clear();
   flight.masks.clear();
   flight.mask_rows = layout.mask_rows;
@@ -326,6 +341,7 @@ void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSe
   for (size_t i = 0; i < segments.size(); ++i) {
     table[i].token_begin = token_count;
     std::copy(segments[i].known.begin(), segments[i].known.end(), tokens + token_count);
+    if (layout.rope_axes) put_axes(segments[i], axes + token_count);
     token_count += static_cast<int32_t>(segments[i].known.size());
     flight.segments.push_back(table[i]);
     flight.masks.push_back(config_.rank == 0 ? segments[i].masks : nullptr);
@@ -351,6 +367,7 @@ void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSe
   copy(0, Memory::kSegmentsBegin + std::max(layout.n, layout.segments) * int64_t{sizeof(ops::StepSegment)});
   copy(m.edits_begin(), edit_count * int64_t{sizeof(ops::PageTableEdit)});
   copy(m.tokens_begin(), token_count * int64_t{sizeof(TokenId)});
+  if (layout.rope_axes) copy(m.axes_begin(), token_count * int64_t{sizeof(RopeAxes)});
   ops::edit_page_table(stream_, m.edit_array(), edit_count, m.tables);
 }
 

@@ -86,6 +86,7 @@ class Round final : public StepExecutor {
   struct Slot {
     bool wants_logprobs = false;
     bool running = false;
+    bool shifts_rope = false;  // SlotStart::rope_offset is not 0
   };
   // Kinds of recorded target passes.
   enum class VerifyKind {
@@ -120,6 +121,7 @@ class Round final : public StepExecutor {
   Layout lay_out_recorded(std::span<const RoundSegment> segments, const GraphPlan& plan, ops::StepSegment* out) const;
   std::optional<GraphPlan> graphs_for(std::span<const RoundSegment> segments, const VerifyBudget& budget) const;
   void add_block(const RoundSegment& segment, Layout& layout, ops::StepSegment& s) const;
+  void put_given(const RoundSegment& segment, int32_t row_begin, Layout& layout) const;
   void put_shared_chunk_first(Layout& layout) const;
   static void set_chunks(const Layout& layout, ops::StepSegment* segments);
   void upload(Flight& flight, const Layout& layout, std::span<const RoundSegment> segments,
@@ -147,6 +149,7 @@ class Round final : public StepExecutor {
   void verify(const Layout& layout);
   void share(const Layout& layout);
   void choose(const Layout& layout, const PassMemory& pass, TensorView x);
+  std::vector<model::AddedRows> take_given(const Layout& layout, TensorView x);
   void score(const Layout& layout, TensorView x);
   void accept(const Layout& layout);
   void commit(const Layout& layout, const PassMemory& pass, TensorView features);

@@ -29,6 +29,23 @@ void Round::add_block(const RoundSegment& segment, Layout& layout, ops::StepSegm
   layout.logprobs = layout.logprobs || slots_[segment.slot].wants_logprobs;
 }
 
+void Round::put_given(const RoundSegment& segment, int32_t row_begin, Layout& layout) const {
+  const model::Decoder& spec = target_.spec();
+  VOLLEY_CHECK(segment.known.empty() || !segment.axes.empty() || !slots_[segment.slot].shifts_rope);
+  if (!segment.axes.empty()) {
+    VOLLEY_CHECK(spec.has_rope_axes());
+    VOLLEY_CHECK_EQ(segment.axes.size(), segment.known.size());
+    layout.rope_axes = true;
+  }
+  for (const GivenRows& given : segment.given) {
+    VOLLEY_CHECK_EQ(std::ssize(given.vectors), 1 + spec.added_layers);
+    const auto rows = static_cast<int32_t>(std::ssize(given.vectors[0]) / spec.hidden);
+    VOLLEY_CHECK(given.begin >= 0 && given.begin + rows <= std::ssize(segment.known));
+    for (const auto& vectors : given.vectors) VOLLEY_CHECK_EQ(std::ssize(vectors), int64_t{rows} * spec.hidden);
+    layout.given.push_back({row_begin + given.begin, rows, &given});
+  }
+}
+
 Round::Layout Round::lay_out(std::span<const RoundSegment> segments, const VerifyBudget& budget,
                              ops::StepSegment* out) const {
   Layout layout;
@@ -56,6 +73,7 @@ Round::Layout Round::lay_out(std::span<const RoundSegment> segments, const Verif
       if (segment.masks != nullptr && segment.chooses) s.mask_row = layout.mask_rows++;
       layout.logprobs = layout.logprobs || (segment.chooses && slots_[segment.slot].wants_logprobs);
     }
+    put_given(segment, s.row_begin, layout);
     if (s.draft > 0) {
       s.block_index = layout.blocks++;
       draft_counts.push_back(s.draft);

@@ -91,6 +91,10 @@ int64_t Round::largest_scratch() {
       chunk.chooses = true;
     }
     Layout layout = lay_out(segments, {.rows = step.shared}, placed.data());
+    if (step.known > 0) {
+      layout.rope_axes = target_.spec().has_rope_axes();
+      layout.given.push_back({layout.rows - step.known, step.known});  // several take no more than one
+    }
     // Other blocks may fill the rest of a chunk of logits.
     layout.choice_chunks = {{0, layout.n, 0, std::min(layout.choices, config_.logit_rows)}};
     verify(layout);

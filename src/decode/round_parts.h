@@ -27,13 +27,20 @@ struct Round::Layout {
   };
   std::vector<Scored> scored;  // one entry for each scored segment
   bool logprobs = false;       // a slot asked for them
+  bool rope_axes = false;      // rows bring rotary positions on three axes
+  struct Given {
+    int32_t row = 0, rows = 0;  // in the target's pass
+    const GivenRows* vectors = nullptr;
+  };
+  std::vector<Given> given;
 };
 
 // All device memory but scratch. Consecutive steps reuse a step's own part, because the stream keeps them in order.
 struct Round::Memory {
   Buffer slots;        // [slots + 1] SlotRow; the last row is the scrap slot
   Buffer page_tables;  // [groups, slots + 1, width] int32
-  Buffer step;  // a step's upload: survival table, ticket of masks, segments, edits of the page table, known tokens
+  // A step's upload: survival table, ticket of masks, segments, edits of the page table, known tokens and their axes.
+  Buffer step;
   Buffer drafts, choices, finite;
   Buffer confidence;  // [drafts], the drafter's
   Buffer results;     // StepOutcome of each segment, committed tokens, confidence of its drafted ones; experts touched
@@ -46,7 +53,8 @@ struct Round::Memory {
   TensorView tables;                                    // page_tables as [groups * table_rows, width]
   int64_t table_rows = 0;                               // rows of a group's table
   PageTables target_tables, draft_tables;
-  int64_t segments_bytes = 0, edits_bytes = 0, tokens_bytes = 0;  // sizes of the parts of `step`
+  // sizes of the parts of `step`; axes_bytes is 0 for targets without axes
+  int64_t segments_bytes = 0, edits_bytes = 0, tokens_bytes = 0, axes_bytes = 0;
   int32_t max_segments = 0;
   int64_t max_edits = 0;
   int32_t stride = 0;  // most tokens that a segment can commit
@@ -60,7 +68,8 @@ struct Round::Memory {
   static constexpr int64_t kSegmentsBegin = kTicketBegin + round_up(sizeof(ops::MaskTicket), kPartAlignment);
   int64_t edits_begin() const { return kSegmentsBegin + segments_bytes; }
   int64_t tokens_begin() const { return edits_begin() + edits_bytes; }
-  int64_t step_bytes() const { return tokens_begin() + tokens_bytes; }
+  int64_t axes_begin() const { return tokens_begin() + tokens_bytes; }
+  int64_t step_bytes() const { return axes_begin() + axes_bytes; }
   template <typename T>
   T* part(int64_t begin) const {
     return reinterpret_cast<T*>(static_cast<std::byte*>(step.data()) + begin);
@@ -70,6 +79,7 @@ struct Round::Memory {
   ops::StepSegment* segment_array() const { return part<ops::StepSegment>(kSegmentsBegin); }
   ops::PageTableEdit* edit_array() const { return part<ops::PageTableEdit>(edits_begin()); }
   TokenId* token_array() const { return part<TokenId>(tokens_begin()); }
+  int32_t* axes_array() const { return part<int32_t>(axes_begin()); }
   ops::StepOutcome* outcome_array() const { return static_cast<ops::StepOutcome*>(results.data()); }
   TokenId* result_tokens() const { return reinterpret_cast<TokenId*>(outcome_array() + max_segments); }
   float* result_confidence() const { return reinterpret_cast<float*>(result_tokens() + max_segments * stride); }

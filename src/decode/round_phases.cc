@@ -26,6 +26,7 @@ ops::Step Round::step_of(const Layout& layout) const {
   step.blocks = layout.blocks;
   step.max_segment_rows = layout.max_segment_rows;
   step.tokens = memory_->token_array();
+  if (layout.rope_axes) step.axes = memory_->axes_array();
   step.slots = array_of<ops::SlotRow>(memory_->slots);
   step.scrap_slot = config_.slots;
   return step;
@@ -71,6 +72,7 @@ void Round::verify(const Layout& layout) {
   shape.max_segment_rows = layout.max_segment_rows;
   shape.choices = layout.choices;
   shape.max_positions = config_.max_positions;
+  shape.rope_axes = layout.rope_axes;
   PassMemory pass = take_pass(shape, visibility_, memory_->target_tables, *scratch_);
   pass.choices.masks = array_of<uint32_t>(memory_->masks);
   pass.choices.mask_words = memory_->mask_words;
@@ -89,6 +91,8 @@ void Round::verify(const Layout& layout) {
     capture.features = scratch_->take(target_.activation(), {layout.rows, width});
   }
   target_.embed(stream_, pass.rows.token_ids, x);
+  const std::vector<model::AddedRows> added = take_given(layout, x);
+  target.added = added;
   target_.forward(target, capture, x);
   if (enqueued_ != nullptr) enqueued_->forwarded->set();
   if (enqueued_ != nullptr && device_.kind() == DeviceKind::kCpu) fill_masks(*enqueued_);
@@ -100,6 +104,33 @@ void Round::verify(const Layout& layout) {
   accept(layout);
   if (enqueued_ != nullptr) enqueued_->chosen->set();
   if (capture.features.data != nullptr) commit(layout, pass, capture.features);
+}
+
+// Vectors that a prompt brings take the place of its rows of the embedding. On a GPU the host waits here for the work
+// before, which it need not when a step brings none.
+std::vector<model::AddedRows> Round::take_given(const Layout& layout, TensorView x) {
+  const int64_t hidden = x.dim(1), layers = target_.spec().added_layers;
+  int64_t rows = 0;
+  for (const Layout::Given& given : layout.given) rows += given.rows;
+  TensorView room;  // for the vectors that layers add
+  if (rows * layers > 0) room = scratch_->take(DType::kF32, {rows * layers, hidden});
+  std::vector<model::AddedRows> added;
+  rows = 0;
+  for (const Layout::Given& given : layout.given) {
+    TensorView vectors;
+    if (layers > 0) {
+      vectors =
+          TensorView(room.rows(rows * layers, given.rows * layers).data, DType::kF32, {layers, given.rows, hidden});
+      added.push_back({given.row, vectors});
+    }
+    rows += given.rows;
+    for (int64_t i = 0; i <= layers && !stream_.dry(); ++i) {
+      const TensorView to = i == 0 ? x.rows(given.row, given.rows) : vectors.rows(i - 1, 1);
+      const std::span<const float> from = given.vectors->vectors[static_cast<size_t>(i)];
+      device_.upload(to.data, from.data(), from.size_bytes());
+    }
+  }
+  return added;
 }
 
 void Round::take_part() {
@@ -246,10 +277,13 @@ void Round::accept(const Layout& layout) {
 
 // Gives the drafter the features of rows that are now part of their sequences: all known rows, and the accepted ones
 // (the bonus token has no row yet). Where only the device knows the outcomes, it gets all rows: a rejected row's K and
-// V lie past the sequence's end, where the next block overwrites them before any row sees them.
+// V lie past the sequence's end, where the next block overwrites them before any row sees them. A drafter's rotary
+// positions are the tokens' indices, whatever the target's are.
 void Round::commit(const Layout& layout, const PassMemory& pass, TensorView features) {
   ArenaScope scope(*scratch_);
   ops::Rows kept_rows = pass.rows;
+  kept_rows.rope_positions = kept_rows.cache_positions;
+  kept_rows.rope_axes = {};
   for (int i = 0; i < ops::kMaxViews; ++i) kept_rows.views[i].page_table = memory_->draft_tables[i];
   if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, kept_rows, features, *scratch_);
   std::vector<int32_t> index;
@@ -275,10 +309,10 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
       return to;
     };
     const auto pick_row = [&](const TensorView& from) { return TensorView(pick(from, 1).data, DType::kI32, {n}); };
-    for (TensorView* array :
-         {&kept_rows.token_ids, &kept_rows.slots, &kept_rows.rope_positions, &kept_rows.cache_positions}) {
+    for (TensorView* array : {&kept_rows.token_ids, &kept_rows.slots, &kept_rows.cache_positions}) {
       *array = pick_row(*array);
     }
+    kept_rows.rope_positions = kept_rows.cache_positions;
     features = pick(features, features.dim(1));
   }
   proposer_->commit(stream_, kept_rows, features, *scratch_);

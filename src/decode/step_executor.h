@@ -4,6 +4,7 @@
 // everything between passes all commands on. Threads: one at a time.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -47,6 +48,18 @@ struct SlotStart {
   std::span<const TokenId> prompt;
   std::span<const TokenId> output;  // tokens of a resumed request
   int32_t draft_context = 0;        // windows of the drafter have no K and V before this position
+  int32_t rope_offset = 0;          // the target's rotary position of each token after the prompt, minus its index
+};
+
+// A token's rotary positions in time, height and width.
+using RopeAxes = std::array<int32_t, ops::kRopeAxes>;
+
+// Consecutive known tokens that bring vectors in place of their rows of the embedding.
+struct GivenRows {
+  int32_t begin = 0;  // the first of them, counted from the segment's first token
+  // Each [rows, hidden]: the embeddings, then what is added after each of the target's first layers
+  // (model::Decoder::added_layers).
+  std::vector<std::span<const float>> vectors;
 };
 
 // Known tokens without K and V yet, then drafted ones.
@@ -62,7 +75,11 @@ struct RoundSegment {
   std::shared_ptr<MaskSource> masks;
   // Asks for a prompt's logprobs: the tokens that follow the first known rows. Enqueue copies it.
   std::span<const TokenId> scored;
-  float shift = 0;  // the request's shift in VerifyBudget::table
+  // The rotary positions of the known tokens; empty: their indices. REQUIRES: not empty where SlotStart::rope_offset is
+  // not 0. Enqueue copies them.
+  std::span<const RopeAxes> axes;
+  std::vector<GivenRows> given;  // Enqueue copies the vectors
+  float shift = 0;               // the request's shift in VerifyBudget::table
   std::optional<SimulatedAcceptance> simulate;
 };
 

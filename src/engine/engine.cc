@@ -153,6 +153,9 @@ EngineInfo describe(const ResolvedModels& models, const Executor& replica) {
   }
   info.vocab_size = models.target.decoder.vocab;
   info.max_model_len = models.max_model_len;
+  info.hidden_size = models.target.decoder.hidden;
+  info.prompt_vectors = 1 + models.target.decoder.added_layers;
+  info.prompt_positions = models.target.decoder.has_rope_axes();
   info.block_size = models.block_size;
   info.page_size = models.page_size;
   info.kv_pages = models.memory.pages();
@@ -220,6 +223,7 @@ Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const Reso
   made.info = describe(models, *parts.replica);
   parts.tokenizer = text.tokenizer;
   parts.eos_ids = models.target.eos_ids;
+  parts.prompt_vectors = made.info.prompt_vectors;
   parts.scheduler = scheduler_config(options, models);
   parts.target_step_s = models.target_step_s;
   parts.verify = options.verify;

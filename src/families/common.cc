@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "families/generation.h"
 #include "families/rope_config.h"
 
 namespace volley::families {
@@ -74,6 +75,30 @@ Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& fa
   VOLLEY_ASSIGN(const int32_t layers, config.integer("num_hidden_layers", 1, kMaxLayers));
   spec.layers.assign(static_cast<size_t>(layers), {attention, ffn});
   return dense;
+}
+
+Result<TargetConfig> read_text_part(const ConfigFields& config, const ReadText& read) {
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> text, config.object("text_config"));
+  if (!text) return read(config);
+  VOLLEY_ASSIGN(TargetConfig target, read(*text));
+  // transformers uses the outer one.
+  VOLLEY_ASSIGN(target.decoder.tied_embeddings, config.boolean("tie_word_embeddings", target.decoder.tied_embeddings));
+  VOLLEY_ASSIGN(target.eos_ids, read_eos_ids(*text, target.decoder.vocab));  // unless the outer object has some
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> vision, config.object("vision_config"));
+  if (vision && vision->has("deepstack_visual_indexes")) {
+    VOLLEY_ASSIGN(const std::vector<int32_t> deep, vision->integers("deepstack_visual_indexes", 0, kMaxLayers));
+    if (deep.size() > target.decoder.layers.size()) {
+      return vision->wrong("deepstack_visual_indexes", "has more entries than the decoder has layers");
+    }
+    target.decoder.added_layers = static_cast<int32_t>(deep.size());
+  }
+  if (vision) vision->take_all();
+  for (const char* token : {"image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"}) {
+    config.has(token);
+  }
+  target.names.prefixes.insert(target.names.prefixes.begin(), "model.language_model.");
+  target.names.skipped.push_back({"visual.", "vision"});
+  return target;
 }
 
 TargetConfig target_of(DenseConfig dense) {

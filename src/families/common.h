@@ -1,6 +1,8 @@
 // The parts of config.json that nearly every family words alike.
 #pragma once
 
+#include <functional>
+
 #include "families/family.h"
 #include "families/fields.h"
 
@@ -28,6 +30,11 @@ struct DenseRules {
   std::optional<int32_t> head_dim = {};
 };
 Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family, const DenseRules& rules = {});
+
+// The decoder of a checkpoint that also has vision, as Qwen's are: its fields lie in "text_config", and its pictures'
+// rows may bring vectors for some layers (DeepStack). Without that object all of the file is the decoder.
+using ReadText = std::function<Result<TargetConfig>(const ConfigFields& text)>;
+Result<TargetConfig> read_text_part(const ConfigFields& config, const ReadText& read);
 
 // A target with that decoder.
 TargetConfig target_of(DenseConfig dense);

@@ -76,12 +76,43 @@ TEST(HybridConfig, TextBesideVisionIsTheSameText) {
   EXPECT_TRUE(target->decoder.tied_embeddings) << "the outer field counts";
   EXPECT_THAT(target->eos_ids, ElementsAre(9));
   EXPECT_EQ(target->names.prefixes.front(), "model.language_model.");
+  EXPECT_EQ(target->decoder.added_layers, 0);
+  json deep = nested;
+  deep["vision_config"]["deepstack_visual_indexes"] = {5, 11, 17};
+  EXPECT_EQ(read(deep)->decoder.added_layers, 3);
   json other = nested;
   other["text_config"]["embedding_multiplier"] = 12.0;
   const auto refused = read(other);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message,
               testing::AllOf(testing::HasSubstr("text_config"), testing::HasSubstr("embedding_multiplier")));
+}
+
+// M-RoPE: every pair that turns follows time, height or width, in turn.
+TEST(HybridConfig, SectionsOfPairsFollowAxes) {
+  const auto rope = [](const char* sections) {
+    json config = hybrid_config();
+    config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e4}, {"partial_rotary_factor", 0.5}};
+    config["rope_parameters"].update(json::parse(sections));
+    return read(config);
+  };
+  const auto plain = rope("{}");
+  ASSERT_TRUE(plain.ok()) << plain.error().message;
+  EXPECT_FALSE(plain->decoder.has_rope_axes());
+  const int32_t pairs = plain->decoder.ropes[0].rotated / 2;
+  ASSERT_GE(pairs, 8);
+  const std::string some = std::to_string(pairs - 3);
+  const auto target = rope((R"({"mrope_interleaved":true,"mrope_section":[)" + some + ",2,1]}").c_str());
+  ASSERT_TRUE(target.ok()) << target.error().message;
+  EXPECT_TRUE(target->decoder.has_rope_axes());
+  std::vector<int32_t> axes = model::pair_axes(target->decoder.ropes[0]);
+  EXPECT_EQ(std::ssize(axes), target->decoder.ropes[0].dim / 2);
+  axes.resize(8);
+  EXPECT_THAT(axes, ElementsAre(0, 1, 2, 0, 1, 0, 0, 0));
+  for (const char* wrong : {R"({"mrope_section":[1,1,1]})", R"({"mrope_section":[4,4]})",
+                            R"({"mrope_interleaved":false,"mrope_section":[4,2,2]})"}) {
+    EXPECT_FALSE(rope(wrong).ok()) << wrong;
+  }
 }
 
 TEST(HybridConfig, ExpertsAndTheSharedOne) {

@@ -32,6 +32,7 @@ constexpr Family kFamilies[] = {
     {"Qwen3ForCausalLM", "qwen3", read_qwen3},
     {"Qwen3MoeForCausalLM", "qwen3_moe", read_qwen3_moe},
     {"Qwen3NextForCausalLM", "qwen3_next", read_qwen3_next},
+    {"Qwen3VLForConditionalGeneration", "qwen3_vl", read_qwen3_vl},
     {"Qwen3_5ForCausalLM", "qwen3_5_text", read_qwen3_5},
     {"Qwen3_5ForConditionalGeneration", "qwen3_5", read_qwen3_5},
     {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", read_qwen3_5_moe},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 namespace volley::families {
 namespace {
@@ -99,12 +100,23 @@ Status read_rotated(const ConfigFields& config, double partial, int32_t head_dim
   return {};
 }
 
+// M-RoPE: how many of the pairs that turn follow a token's position in time, height and width.
+Status read_axes(const Places& fields, model::RopeSpec& rope) {
+  VOLLEY_ASSIGN(const bool interleaved, fields.boolean("mrope_interleaved", true));
+  if (!interleaved) return fields.unbuilt("mrope_interleaved", "is false, which is not built");
+  if (!fields.has("mrope_section")) return {};
+  VOLLEY_ASSIGN(const std::vector<int32_t> sections, fields.integers("mrope_section", 0, rope.dim));
+  const int32_t pairs = (rope.rotated > 0 ? rope.rotated : rope.dim) / 2;
+  if (sections.size() != rope.axes.size() || std::accumulate(sections.begin(), sections.end(), 0) != pairs) {
+    return fields.wrong("mrope_section", "must have three numbers, whose sum is the " + std::to_string(pairs) +
+                                             " pairs of a head that turn");
+  }
+  std::ranges::copy(sections, rope.axes.begin());
+  return {};
+}
+
 Status refuse_other_rotations(const Places& fields, bool multimodal) {
-  const bool sections = fields.has("mrope_section");
-  if (multimodal) {
-    if (sections) VOLLEY_RETURN_IF_ERROR(fields.integers("mrope_section", 0, INT32_MAX));
-    VOLLEY_RETURN_IF_ERROR(fields.boolean("mrope_interleaved", false));
-  } else if (sections) {
+  if (!multimodal && fields.has("mrope_section")) {
     return fields.unbuilt("mrope_section", "(multimodal RoPE) is not built");
   }
   for (const ConfigFields& place : fields.all()) {
@@ -190,6 +202,7 @@ Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t head_dim, 
   const Places fields(std::move(found));
 
   VOLLEY_RETURN_IF_ERROR(refuse_other_rotations(fields, multimodal));
+  if (multimodal) VOLLEY_RETURN_IF_ERROR(read_axes(fields, rope));
   // Some checkpoints hold the original length beside the dictionary; that one takes precedence, as in transformers.
   const bool length_stated =
       fields.has("original_max_position_embeddings") || config.has("original_max_position_embeddings");

@@ -101,7 +101,20 @@ Status Network::load_layer(WeightLoader& loader, size_t index) {
 }
 
 void Network::plan(Pass& pass) const {
+  if (pass.rows.rope_axes.data != nullptr) take_angles(pass);
   for (const Block& layer : layers_) layer.mixer->plan(pass);
+}
+
+// Text passes have no work here: their rows find their angles in the model's tables. Only rows that bring positions pay
+// for tables of their own, one launch a kind of RoPE.
+void Network::take_angles(Pass& pass) const {
+  for (const Rope& rope : ropes_) {
+    VOLLEY_CHECK(rope.axes.data != nullptr);
+    const auto take = [&] { return pass.scratch.take(DType::kF32, {pass.rows.rows, rope.axes.count()}); };
+    const ops::RopeTables angles = {take(), take()};
+    ops::take_rope_angles(pass.stream, rope.tables, rope.axes, pass.rows.rope_axes, angles);
+    pass.angles.push_back(angles);
+  }
 }
 
 // What each layer's norms write, all in one buffer: it is read before the block adds to the residual stream, and the
@@ -128,7 +141,7 @@ std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const
 void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
   if (layers_.empty()) return;
   const bool convolves = spec_.block_conv.taps > 0;
-  VOLLEY_CHECK(!convolves || capture.layers.empty());
+  VOLLEY_CHECK(!convolves || (capture.layers.empty() && pass.added.empty()));
   ArenaScope inputs_scope(pass.scratch);
   const std::vector<ops::Input> inputs = take_inputs(pass.rows.rows, pass.scratch);
   const auto normed = [&](const comm::NormAfter& norm) {
@@ -157,19 +170,33 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
     const auto first = capture.layers.begin(), end = capture.layers.end();
     const auto captured_from = [&](auto from) { return std::find(from, end, static_cast<int32_t>(i)); };
     auto column = captured_from(first);
-    if (i + 1 < layers_.size()) {
-      comm::NormAfter next = {layers_[i + 1].mixer_around.norm.view, spec_.norm_eps, inputs[2 * i + 2]};
+    // Rows that bring vectors get them between the block and the norm.
+    const bool adds = !pass.added.empty() && static_cast<int32_t>(i) < spec_.added_layers;
+    const bool last = i + 1 == layers_.size();
+    comm::NormAfter next;
+    if (!last) {
+      next = {layers_[i + 1].mixer_around.norm.view, spec_.norm_eps, inputs[2 * i + 2]};
       if (column != end) {  // the norm reads the captured rows, and copies them
         next.copy = {capture.features, column - first};
         column = captured_from(column + 1);
       }
-      run(layer.ffn, layer.ffn_around, inputs[2 * i + 1], &next);
-    } else {
-      run(layer.ffn, layer.ffn_around, inputs[2 * i + 1], nullptr);
+    }
+    run(layer.ffn, layer.ffn_around, inputs[2 * i + 1], last || adds ? nullptr : &next);
+    if (adds) {
+      add_rows(pass, static_cast<int64_t>(i), x);
+      if (!last) normed(next);
     }
     for (; column != end; column = captured_from(column + 1)) {
       ops::capture_feature(pass.stream, x, (column - first) * spec_.hidden, capture.features);
     }
+  }
+}
+
+void Network::add_rows(const Pass& pass, int64_t layer, TensorView x) {
+  for (const AddedRows& added : pass.added) {
+    const int64_t n = added.vectors.dim(1);
+    const TensorView of_layer = added.vectors.rows(layer, 1);
+    ops::add(pass.stream, {of_layer.data, DType::kF32, {n, x.dim(1)}}, x.rows(added.row, n));
   }
 }
 

@@ -40,7 +40,8 @@ class Network {
 
   // Call before forward(): computes what the layers of a pass share.
   void plan(Pass& pass) const;
-  // Runs the layers over the planned pass, in place on x: [rows, hidden] fp32. REQUIRES: of layers with convolutions
+  // Runs the layers over the planned pass, in place on x: [rows, hidden] fp32, the rows' embeddings, wherever they come
+  // from. REQUIRES: of layers with convolutions
   // that the rows are blocks of Rows::max_segment_rows, and that nothing is captured.
   void forward(Pass& pass, const Capture& capture, TensorView x) const;
   // A pass without rows: its experts serve the other replicas' rows. REQUIRES: Pass::exchange; plan() was not called.
@@ -90,6 +91,8 @@ class Network {
   Network() = default;
   std::vector<ops::Input> take_inputs(int64_t rows, Arena& scratch) const;
   Status load_layer(WeightLoader& loader, size_t index);
+  void take_angles(Pass& pass) const;
+  static void add_rows(const Pass& pass, int64_t layer, TensorView x);
   // x += block(h) between its convolutions, and then the next norm, unless it is null. h: the norm of x.
   template <class AnyBlock>
   void run_convolved(Pass& pass, const AnyBlock& block, const Around& around, const ops::Input& h, TensorView x,

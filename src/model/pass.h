@@ -36,6 +36,12 @@ struct RoutingOptions {
   TensorView chosen = {};
 };
 
+// Vectors that consecutive rows bring for the residual stream after each of the first layers (Decoder::added_layers).
+struct AddedRows {
+  int64_t row = 0;     // the first of the rows
+  TensorView vectors;  // [layers, rows, hidden] fp32, device memory
+};
+
 struct Pass {
   Stream& stream;
   const ops::Rows& rows;
@@ -48,11 +54,18 @@ struct Pass {
   // Set if replicas divide this model's experts among them, else null. They must pass the same layers of the model
   // through it at the same time.
   comm::RowExchange* exchange = nullptr;
+  std::span<const AddedRows> added = {};
+  std::vector<ops::RopeTables> angles = {};  // of the rows, for each of Decoder::ropes; empty without Rows::rope_axes
 
   // Makes the plan of attention, unless there is one. Call before the first layer.
   void plan_attention(const ops::HeadShape& shape, int view);
   // REQUIRES: it was made.
   const ops::AttentionWork& attention_work(const ops::HeadShape& shape, int view) const;
+
+  // The tables that Rows::rope_positions are rows of.
+  const ops::RopeTables& rope(std::span<const Rope> ropes, int32_t r) const {
+    return angles.empty() ? ropes[r].tables : angles[r];
+  }
 };
 
 // The residual stream: [rows, hidden] fp32, the same on all ranks.

@@ -118,6 +118,15 @@ RopeValues rope_values(const RopeSpec& spec, int64_t positions) {
   return values;
 }
 
+std::vector<int32_t> pair_axes(const RopeSpec& spec) {
+  std::vector<int32_t> axes(static_cast<size_t>(spec.dim / 2));
+  for (int32_t i = 0; i < std::ssize(axes); ++i) {
+    const int32_t axis = i % ops::kRopeAxes;
+    if (i / ops::kRopeAxes < spec.axes[axis]) axes[i] = axis;
+  }
+  return axes;
+}
+
 std::vector<std::pair<int64_t, int64_t>> head_order(const RopeSpec& spec) {
   if (spec.interleaved) {
     std::vector<std::pair<int64_t, int64_t>> order;
@@ -131,16 +140,23 @@ std::vector<std::pair<int64_t, int64_t>> head_order(const RopeSpec& spec) {
   return {{0, half}, {spec.rotated, rest}, {half, half}, {spec.rotated + rest, rest}};
 }
 
+int64_t rope_bytes(const RopeSpec& spec, int64_t positions) {
+  const int64_t half = spec.dim / 2;
+  return 2 * positions * half * int64_t{sizeof(float)} + (has_axes(spec) ? half * int64_t{sizeof(int32_t)} : 0);
+}
+
 Result<Rope> make_rope(Device& device, const RopeSpec& spec, int64_t positions) {
   Rope rope;
   const int64_t half = spec.dim / 2;
-  VOLLEY_ASSIGN(rope.buffer, device.allocate(static_cast<size_t>(2 * positions * half) * sizeof(float)));
+  VOLLEY_ASSIGN(rope.buffer, device.allocate(static_cast<size_t>(rope_bytes(spec, positions))));
   const TensorView both = rope.buffer.view(DType::kF32, {2 * positions, half});
   rope.tables = {both.rows(0, positions), both.rows(positions, positions)};
+  if (has_axes(spec)) rope.axes = TensorView(both.as<float>() + both.count(), DType::kI32, {half});
   if (device.stream().dry()) return rope;
   const RopeValues values = rope_values(spec, positions);
   device.upload(rope.tables.cos.data, values.cos.data(), values.cos.size() * sizeof(float));
   device.upload(rope.tables.sin.data, values.sin.data(), values.sin.size() * sizeof(float));
+  if (has_axes(spec)) device.upload(rope.axes.data, pair_axes(spec).data(), static_cast<size_t>(rope.axes.bytes()));
   return rope;
 }
 

@@ -131,6 +131,10 @@ bool Decoder::divide_by_expert(bool by_expert) {
   return any;
 }
 
+bool Decoder::has_rope_axes() const {
+  return !ropes.empty() && std::ranges::all_of(ropes, has_axes);
+}
+
 bool Decoder::divides_by_expert() const {
   return std::ranges::any_of(layers, [](const Layer& layer) { return layer.ffn_facts().by_expert; });
 }

@@ -170,6 +170,8 @@ struct Decoder {
   // A convolution of the input and output of every block (drafters). Their rows are blocks of one size, and the ends of
   // their sublayers are plain.
   ops::BlockConvShape block_conv = {};
+  // The first so many layers are followed by vectors that a picture's rows bring beside their embeddings (DeepStack).
+  int32_t added_layers = 0;
   bool norms_above_one = false;  // checkpoints hold a norm's weight minus 1, except for the norm inside GatedDelta
   std::vector<RopeSpec> ropes;
   std::vector<Layer> layers;
@@ -184,6 +186,8 @@ struct Decoder {
   std::optional<KvFacts> first_kv() const;
   // Layers with a state of fixed size.
   size_t state_layers() const;
+  // Whether rows may bring rotary positions on three axes.
+  bool has_rope_axes() const;
   // Sets Experts::by_expert; false if no layer has experts.
   bool divide_by_expert(bool by_expert = true);
   // Whether Experts::by_expert is set.

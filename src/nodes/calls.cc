@@ -83,6 +83,8 @@ class CallFields : public net::Fields {
   }
   void sampling(ops::SlotSampling& sampling);
   void segment(RoundSegment& segment);
+  void axes(RoundSegment& segment);
+  void given(decode::GivenRows& rows, size_t known);
   void verify_budget(VerifyBudget& budget);
   void check_segments(std::span<const RoundSegment> segments);
 
@@ -128,10 +130,12 @@ void CallFields::start(decode::SlotStart& start) {
   within(start.limits.min_tokens, 0, INT32_MAX, "the least number of tokens");
   within(start.limits.max_tokens, 0, INT32_MAX, "the most tokens");
   within(start.draft_context, 0, limits_.max_positions, "the drafter's context");
+  within(start.rope_offset, -limits_.max_positions, 0, "the offset of rotary positions");
   tokens(start.prompt, most, "the prompt");
   tokens(start.output, most, "the output");
   if (!reads()) return;
   if (start.prompt.empty()) fail("the prompt is empty");
+  if (start.rope_offset + std::ssize(start.prompt) < 1) fail("the offset of rotary positions makes some negative");
   const size_t room = most - start.prompt.size();
   if (start.output.size() > room || static_cast<size_t>(start.limits.max_tokens) > room) {
     fail("the sequence is longer than it may be");
@@ -153,6 +157,45 @@ void CallFields::segment(RoundSegment& s) {
   }
   tokens(s.known, static_cast<size_t>(limits_.max_rows), "the known tokens");
   tokens(s.scored, s.known.size(), "the tokens to score");
+  axes(s);
+  list(s.given, static_cast<uint32_t>(s.known.size()), "the number of spans with vectors",
+       [&](decode::GivenRows& rows) { given(rows, s.known.size()); });
+  size_t before = 0;
+  for (const decode::GivenRows& rows : s.given) {
+    if (!reads() || failed()) return;
+    if (static_cast<size_t>(rows.begin) < before) fail("spans with vectors overlap");
+    before = static_cast<size_t>(rows.begin) + rows.vectors[0].size() / static_cast<size_t>(limits_.hidden);
+  }
+}
+
+void CallFields::axes(RoundSegment& s) {
+  std::vector<int32_t> all;
+  for (const decode::RopeAxes& row : s.axes) all.insert(all.end(), row.begin(), row.end());
+  array(all, s.known.size() * ops::kRopeAxes, "the rotary positions");
+  if (!reads() || all.empty()) return;
+  if (!limits_.rope_axes || all.size() != s.known.size() * ops::kRopeAxes) return fail("rotary positions do not fit");
+  for (const int32_t position : all) {
+    if (position < 0 || position >= limits_.max_positions) fail("a rotary position is out of range");
+  }
+  std::vector<decode::RopeAxes> own(s.known.size());
+  for (size_t i = 0; i < all.size(); ++i) own[i / ops::kRopeAxes][i % ops::kRopeAxes] = all[i];
+  s.axes = keep(std::move(own));
+}
+
+void CallFields::given(decode::GivenRows& rows, size_t known) {
+  within(rows.begin, 0, static_cast<int32_t>(known) - 1, "the first token with vectors");
+  list(rows.vectors, static_cast<uint32_t>(limits_.vectors), "the number of vectors of a token",
+       [&](std::span<const float>& vectors) {
+         std::vector<float> own(vectors.begin(), vectors.end());
+         array(own, (known - static_cast<size_t>(rows.begin)) * static_cast<size_t>(limits_.hidden), "the vectors");
+         if (reads()) vectors = keep(std::move(own));
+       });
+  if (!reads()) return;
+  if (std::ssize(rows.vectors) != limits_.vectors) return fail("a token has another number of vectors");
+  for (const std::span<const float>& vectors : rows.vectors) {
+    const bool whole = !vectors.empty() && vectors.size() % static_cast<size_t>(limits_.hidden) == 0;
+    if (!whole || vectors.size() != rows.vectors[0].size()) fail("vectors do not fit their tokens");
+  }
 }
 
 void CallFields::segments(std::span<const RoundSegment>& segments) {

@@ -22,6 +22,9 @@ struct CallLimits {
   int32_t page_size = 1;
   int32_t block_size = 1;
   int32_t vocab = 0;
+  int32_t hidden = 0;             // width of the vectors that rows bring
+  int32_t vectors = 1;            // how many vectors a row brings
+  bool rope_axes = false;         // whether rows may bring rotary positions on three axes
   int32_t logit_rows = 0;         // upper bound of decode::StepExecutor::most_shared_rows()
   std::vector<kv::Group> groups;  // cache groups, with their numbers of pages
   int64_t snapshots = 0;          // snapshots of recurrent states

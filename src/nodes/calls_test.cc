@@ -65,6 +65,8 @@ std::string refusal(Message message) {
 }
 
 const std::vector<TokenId> kPrompt = {1, 2, 3, 4}, kOutput = {5, 6};
+const std::vector<decode::RopeAxes> kAxes = {{1, 1, 1}, {2, 3, 2}, {99, 0, 4}};
+const std::vector<float> kVectors = {1.5f, -2, 0, 3e30f, 4, -0.25f};
 
 decode::SlotStart start() {
   decode::SlotStart start;
@@ -84,6 +86,7 @@ decode::SlotStart start() {
   start.prompt = kPrompt;
   start.output = kOutput;
   start.draft_context = 3;
+  start.rope_offset = -3;
   return start;
 }
 
@@ -106,6 +109,9 @@ std::vector<decode::RoundSegment> segments() {
   all[2].start = 1;
   all[2].known = std::span(kPrompt).subspan(1);
   all[2].scored = std::span(kPrompt).subspan(2);
+  all[2].axes = kAxes;
+  const std::span<const float> first = std::span(kVectors).first(3), last = std::span(kVectors).last(3);
+  all[2].given = {{0, {first, last}}, {2, {last, first}}};
   return all;
 }
 
@@ -152,6 +158,7 @@ TEST(Calls, SayHowASlotStarts) {
   EXPECT_EQ(heard.sampling.end_ids, said.sampling.end_ids);
   EXPECT_EQ(heard.limits.end_ids, said.limits.end_ids);
   EXPECT_TRUE(heard.limits.min_tokens == 1 && heard.limits.max_tokens == 30 && heard.draft_context == 3);
+  EXPECT_EQ(heard.rope_offset, -3);
   EXPECT_TRUE(std::ranges::equal(heard.prompt, kPrompt) && std::ranges::equal(heard.output, kOutput));
 }
 
@@ -189,6 +196,13 @@ TEST(Calls, SayWhoTakesPartInAStep) {
       EXPECT_TRUE(a.simulate->p == b.simulate->p && a.simulate->confidence == b.simulate->confidence);
     }
     EXPECT_TRUE(std::ranges::equal(a.known, b.known) && std::ranges::equal(a.scored, b.scored)) << i;
+    EXPECT_TRUE(std::ranges::equal(a.axes, b.axes)) << i;
+    ASSERT_EQ(a.given.size(), b.given.size()) << i;
+    for (size_t j = 0; j < a.given.size(); ++j) {
+      EXPECT_EQ(a.given[j].begin, b.given[j].begin);
+      ASSERT_EQ(b.given[j].vectors.size(), 2u);
+      for (int k = 0; k < 2; ++k) EXPECT_TRUE(std::ranges::equal(a.given[j].vectors[k], b.given[j].vectors[k]));
+    }
   }
   const Call whole = heard(decode::Enqueue{said, {}});
   const decode::VerifyBudget& all = as<decode::Enqueue>(whole).budget;

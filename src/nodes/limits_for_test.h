@@ -13,6 +13,9 @@ inline CallLimits limits() {
   all.page_size = 16;
   all.block_size = 8;
   all.vocab = 50;
+  all.hidden = 3;
+  all.vectors = 2;
+  all.rope_axes = true;
   all.logit_rows = 32;
   all.groups.resize(2);
   all.groups[0].pages = 10;

@@ -34,8 +34,11 @@ struct Rows {
   int32_t rows = 0;
   TensorView token_ids;        // [rows] int32, and so are the next three
   TensorView slots;            // row of the page tables
-  TensorView rope_positions;   // angle of the rotary embedding
+  TensorView rope_positions;   // row of the tables of rotary angles: the rotary position, unless rope_axes are there
   TensorView cache_positions;  // where K and V go: consecutive and ascending within a segment
+  // [rows, 3] int32: rotary positions in time, height and width (ops/rope_angles). The pass then has tables of its own
+  // rows' angles, and rope_positions are the rows' numbers. A null view: all three are one, as for text.
+  TensorView rope_axes;
 
   RowSegment* segments = nullptr;  // [n_segments]; entries may have no rows
   int32_t n_segments = 0;          // a bound on CUDA

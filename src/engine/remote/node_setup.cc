@@ -203,6 +203,9 @@ nodes::CallLimits call_limits(const ResolvedModels& models) {
   limits.page_size = models.page_size;
   limits.block_size = models.block_size;
   limits.vocab = models.target.decoder.vocab;
+  limits.hidden = models.target.decoder.hidden;
+  limits.vectors = 1 + models.target.decoder.added_layers;
+  limits.rope_axes = models.target.decoder.has_rope_axes();
   limits.logit_rows = std::max(logit_rows(models.device.kind), models.block_size);
   limits.groups = models.kv.groups;
   limits.snapshots = models.kv.snapshots;

@@ -119,6 +119,51 @@ Status check_simulation(const SimulatedAcceptance& simulated) {
   return {};
 }
 
+Status check_span(const PromptSpan& span, const EngineInfo& info) {
+  const std::string of = "The prompt span of tokens " + std::to_string(span.begin) + " to " + std::to_string(span.end);
+  const int64_t tokens = int64_t{span.end} - span.begin;
+  const int64_t values = tokens * info.hidden_size * info.prompt_vectors;
+  if (span.vectors != nullptr && std::ssize(*span.vectors) != values) {
+    return invalid_argument(of + " brings " + std::to_string(span.vectors->size()) +
+                            " values of vectors: " + std::to_string(info.prompt_vectors) + " for each token, " +
+                            std::to_string(info.hidden_size) + " wide, are " + std::to_string(values) + ".");
+  }
+  if (span.positions.empty()) return {};
+  if (!info.prompt_positions) {
+    return invalid_argument(of + " has positions in time, height and width, which this model does not know.");
+  }
+  if (std::ssize(span.positions) != tokens) {
+    return invalid_argument(of + " has " + std::to_string(span.positions.size()) +
+                            " positions: it needs one for each token, or none.");
+  }
+  for (int64_t i = 0; i < tokens; ++i) {
+    for (const int32_t position : span.positions[static_cast<size_t>(i)]) {
+      if (position >= 0 && position <= span.begin + i) continue;
+      return invalid_argument(of + " gives token " + std::to_string(span.begin + i) + " the position " +
+                              std::to_string(position) + ": it must be between 0 and the token's index.");
+    }
+  }
+  return {};
+}
+
+Status check_spans(const GenerateRequest& request, const EngineInfo& info) {
+  if (request.prompt_spans.empty()) return {};
+  if (request.prompt_keys.empty()) {
+    return invalid_argument("prompt_spans needs prompt_keys: the prefix cache cannot tell vectors apart by token ids.");
+  }
+  int32_t before = 0;
+  for (const PromptSpan& span : request.prompt_spans) {
+    if (span.begin < before || span.end <= span.begin || span.end > std::ssize(request.prompt)) {
+      return invalid_argument("The prompt span of tokens " + std::to_string(span.begin) + " to " +
+                              std::to_string(span.end) + " does not lie behind the one before and within the " +
+                              std::to_string(request.prompt.size()) + " tokens of the prompt.");
+    }
+    before = span.end;
+    VOLLEY_RETURN_IF_ERROR(check_span(span, info));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_verify(const VerifyPolicy& policy, int block_size) {
@@ -161,6 +206,7 @@ Status check_request(const GenerateRequest& request, const EngineInfo& info) {
                             " entries: it needs one for each of the prompt's " + std::to_string(prompt) +
                             " tokens, or none.");
   }
+  VOLLEY_RETURN_IF_ERROR(check_spans(request, info));
   for (TokenId token : request.stop_token_ids) VOLLEY_RETURN_IF_ERROR(check_token("stop_token_ids", token, info));
   const size_t end_ids = request.stop_token_ids.size() + info.eos_token_ids.size();
   if (end_ids > ops::kMaxEndIds) {

@@ -40,6 +40,35 @@ TEST(Validation, EachTokenOfAPromptHasAKeyOrNone) {
   EXPECT_EQ(refusal(request), "prompt_keys has 1 entries: it needs one for each of the prompt's 2 tokens, or none.");
 }
 
+TEST(Validation, SpansOfAPromptFitItAndTheModel) {
+  EngineInfo info;
+  info.vocab_size = 50;
+  info.max_model_len = 100;
+  info.hidden_size = 3;
+  info.prompt_vectors = 2;
+  info.prompt_positions = true;
+  const auto refused = [&](std::vector<PromptSpan> spans, bool keys = true) {
+    GenerateRequest request;
+    request.prompt = {1, 2, 3, 4};
+    if (keys) request.prompt_keys = {1, -2, -3, 4};
+    request.prompt_spans = std::move(spans);
+    const Status checked = check_request(request, info);
+    return checked.ok() ? "" : checked.error().message;
+  };
+  const auto vectors = [](size_t values) { return std::make_shared<const std::vector<float>>(values); };
+  EXPECT_EQ(refused({{1, 3, vectors(12), {{1, 1, 1}, {1, 0, 2}}}, {3, 4, vectors(6), {}}}), "");
+  EXPECT_NE(refused({{1, 3, vectors(12), {}}}, false).find("needs prompt_keys"), std::string::npos);
+  for (const auto& [begin, end] : {std::pair{-1, 2}, {2, 2}, {3, 5}, {0, 3}}) {
+    EXPECT_NE(refused({{0, 1, vectors(6), {}}, {begin, end, nullptr, {}}}).find("does not lie"), std::string::npos);
+  }
+  EXPECT_NE(refused({{1, 3, vectors(6), {}}}).find("2 for each token, 3 wide, are 12"), std::string::npos);
+  EXPECT_NE(refused({{1, 3, nullptr, {{1, 1, 1}}}}).find("one for each token"), std::string::npos);
+  EXPECT_NE(refused({{1, 2, nullptr, {{1, 2, 1}}}}).find("the position 2"), std::string::npos);
+  EXPECT_NE(refused({{1, 2, nullptr, {{1, 1, -1}}}}).find("the position -1"), std::string::npos);
+  info.prompt_positions = false;
+  EXPECT_NE(refused({{1, 2, nullptr, {{1, 1, 1}}}}).find("does not know"), std::string::npos);
+}
+
 // Each end would be a begin, too.
 TEST(Validation, AThinkingBudgetNeedsTwoTokens) {
   GenerateRequest request = plain();

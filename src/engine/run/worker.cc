@@ -244,6 +244,8 @@ void Worker::handle(Admission admission) {
   start.limits.min_tokens = request.min_tokens;
   start.limits.max_tokens = request.max_tokens;
   start.sampling.end_ids = start.limits.end_ids;
+  PromptRows prompt_rows(std::move(request.prompt_spans), start.sampling.prompt_length, parts_.prompt_vectors);
+  start.rope_offset = prompt_rows.rope_offset();
   std::vector<TokenId> context = text_context(request);
   RequestOutput output(admission.id, std::move(admission.sink), parts_.tokenizer,
                        {.stop = std::move(request.stop),
@@ -268,6 +270,7 @@ void Worker::handle(Admission admission) {
   }
   const auto [it, inserted] =
       requests_.emplace(admission.id, Request{.start = std::move(start),
+                                              .prompt_rows = std::move(prompt_rows),
                                               .output = std::move(output),
                                               .grammar = std::move(grammar),
                                               .prompt_logprobs = request.prompt_logprobs,

@@ -17,6 +17,7 @@
 #include "engine/run/grammar_masks.h"
 #include "engine/run/open_requests.h"
 #include "engine/run/plan_deadline.h"
+#include "engine/run/prompt_rows.h"
 #include "engine/run/queue_places.h"
 #include "engine/run/request_output.h"
 #include "engine/run/step_timeout.h"
@@ -31,6 +32,7 @@ struct WorkerParts {
   std::unique_ptr<Executor> replica;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<TokenId> eos_ids;
+  int32_t prompt_vectors = 1;  // EngineInfo's
   sched::SchedulerConfig scheduler;
   double target_step_s = 0;  // sched::TargetStep
   int32_t max_queue = 0;     // waiting requests
@@ -88,6 +90,7 @@ class Worker {
 
   struct Request {
     decode::SlotStart start;  // its spans are filled when a slot is taken
+    PromptRows prompt_rows;
     RequestOutput output;
     std::shared_ptr<GrammarMasks> grammar;  // also has the request's other rules on tokens; may be null
     int32_t prompt_logprobs;                // -1: none; else the number of highest ones

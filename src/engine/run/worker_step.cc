@@ -106,6 +106,7 @@ decode::RoundSegment Worker::segment_of(const sched::PlannedSegment& planned) {
   segment.start = planned.start;
   const std::span<const TokenId> tokens = scheduler_.tokens(planned.id);
   segment.known = tokens.subspan(planned.start, planned.known);
+  request.prompt_rows.add_to(segment);
   // the row of the last one makes the first choice
   const int32_t last_scored = scheduler_.prompt_length(planned.id) - 1;
   if (request.prompt_logprobs >= 0 && request.output.prompt_logprobs() < last_scored && planned.start < last_scored) {

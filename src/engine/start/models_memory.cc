@@ -15,7 +15,7 @@ constexpr double kDefaultGpuFraction = 0.9;
 
 int64_t rope_bytes(const model::Decoder& spec, int64_t positions) {
   int64_t bytes = 0;
-  for (const model::RopeSpec& rope : spec.ropes) bytes += positions * rope.dim * static_cast<int64_t>(sizeof(float));
+  for (const model::RopeSpec& rope : spec.ropes) bytes += model::rope_bytes(rope, positions);
   return bytes;
 }
 

@@ -61,7 +61,7 @@ void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) con
     write.q_norm = q_norm_.view;
     write.k_norm = k_norm_.view;
     write.eps = setup_.norm_eps;
-    write.rope = setup_.ropes[spec_.rope].tables;
+    write.rope = pass.rope(setup_.ropes, spec_.rope);
     write.heads = spec_.heads;
     write.kv = kv;
     write.rows_ready = pass.positions_written;

@@ -53,4 +53,9 @@ void zero(Stream& stream, TensorView x) {
   if (x.shape[0] > 0) kernels_on<EmbeddingKernels>(stream).zero(stream, x);
 }
 
+void add(Stream& stream, TensorView y, TensorView x) {
+  VOLLEY_CHECK(x.rank == 2 && x.dtype == DType::kF32 && y.dtype == DType::kF32 && y.shape == x.shape);
+  if (x.shape[0] > 0) kernels_on<EmbeddingKernels>(stream).add(stream, y, x);
+}
+
 }  // namespace volley::ops

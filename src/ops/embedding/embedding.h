@@ -1,4 +1,5 @@
-// Row copies between the residual stream and other tensors: token embedding and feature capture; and zeroing of rows.
+// Row copies between the residual stream and other tensors: token embedding and feature capture; and zeroing and sums
+// of rows.
 #pragma once
 
 #include <functional>
@@ -30,5 +31,8 @@ void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView fe
 
 // x = 0. x: [rows, h] fp32.
 void zero(Stream& stream, TensorView x);
+
+// x += y. Both: [rows, h] fp32.
+void add(Stream& stream, TensorView y, TensorView x);
 
 }  // namespace volley::ops

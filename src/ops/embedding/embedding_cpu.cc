@@ -73,8 +73,18 @@ void zero_cpu(Stream& stream, TensorView x) {
   for_rows(stream, x.shape[0], h, [&](int64_t r) { std::fill_n(x.as<float>() + r * h, h, 0.0f); });
 }
 
+void add_cpu(Stream& stream, TensorView y, TensorView x) {
+  const int64_t h = x.shape[1];
+  for_rows(stream, x.shape[0], h, [&](int64_t r) {
+    const float* from = y.as<float>() + r * h;
+    float* to = x.as<float>() + r * h;
+    for (int64_t i = 0; i < h; ++i) to[i] += from[i];
+  });
+}
+
 }  // namespace
 
-const EmbeddingKernels EmbeddingKernels::kCpu = {embed_cpu, embed_read_cpu, nullptr, capture_feature_cpu, zero_cpu};
+const EmbeddingKernels EmbeddingKernels::kCpu = {embed_cpu,           embed_read_cpu, nullptr,
+                                                 capture_feature_cpu, zero_cpu,       add_cpu};
 
 }  // namespace volley::ops

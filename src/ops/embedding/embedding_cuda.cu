@@ -70,6 +70,15 @@ __global__ void capture_kernel(const float* x, int64_t h, void* features, DType 
   }
 }
 
+__global__ void add_kernel(const float* y, float* x, int64_t h) {
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  const int64_t row = blockIdx.x, stride = static_cast<int64_t>(gridDim.y) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x; i < h; i += stride) {
+    x[row * h + i] += y[row * h + i];
+  }
+}
+
 void embed_cuda(Stream& stream, TensorView table, TensorView ids, TensorView y, float scale) {
   const int64_t h = table.shape[1];
   if (table.dtype == DType::kBF16 && h % 4 == 0 && reinterpret_cast<uintptr_t>(table.data) % sizeof(uint2) == 0) {
@@ -98,9 +107,13 @@ void zero_cuda(Stream& stream, TensorView x) {
   VOLLEY_CUDA_CHECK(cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.count()) * sizeof(float), cuda::native(stream)));
 }
 
+void add_cuda(Stream& stream, TensorView y, TensorView x) {
+  cuda::launch(add_kernel, rows_launch(x.shape[0], x.shape[1]), stream, y.as<float>(), x.as<float>(), x.shape[1]);
+}
+
 }  // namespace
 
-const EmbeddingKernels EmbeddingKernels::kCuda = {embed_cuda, nullptr, embed_codes_cuda, capture_feature_cuda,
-                                                  zero_cuda};
+const EmbeddingKernels EmbeddingKernels::kCuda = {embed_cuda,           nullptr,   embed_codes_cuda,
+                                                  capture_feature_cuda, zero_cuda, add_cuda};
 
 }  // namespace volley::ops

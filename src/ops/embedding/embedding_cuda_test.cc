@@ -79,6 +79,22 @@ TEST(EmbeddingCuda, FeaturesFillTheirColumnsOnly) {
   }
 }
 
+TEST(EmbeddingCuda, AddsRows) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (const int64_t h : {5, 1284, 4096}) {
+    const int64_t rows = 7;
+    std::vector<float> x(rows * h), y(rows * h);
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] = static_cast<float>(i % 777) / 8;
+      y[i] = static_cast<float>(i % 1000) / 16;
+    }
+    const DeviceTensor from(device, y), to(device, x);
+    add(device.stream(), from.view(DType::kF32, {rows, h}), to.view(DType::kF32, {rows, h}));
+    const std::vector<float> got = to.read<float>();
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(got[i], x[i] + y[i]) << i;
+  }
+}
+
 // More rows than a grid is high.
 TEST(EmbeddingCuda, TakesManyRows) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);

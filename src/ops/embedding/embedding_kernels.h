@@ -13,6 +13,7 @@ struct EmbeddingKernels {
   void (*embed_codes)(Stream& stream, const CodeTable& table, TensorView ids, TensorView y, float scale);
   void (*capture_feature)(Stream& stream, TensorView x, int64_t column, TensorView features);
   void (*zero)(Stream& stream, TensorView x);
+  void (*add)(Stream& stream, TensorView y, TensorView x);
 
   static const EmbeddingKernels kCpu, kCuda;
 };

@@ -81,6 +81,21 @@ TEST(Embed, MultipliesByItsScale) {
   EXPECT_EQ(y, std::vector<float>(4));
 }
 
+TEST(AddRows, AddsEveryElementOnce) {
+  auto device = *make_cpu_device(3);
+  for (const int64_t rows : {0, 1, 700}) {
+    const int64_t h = 129;
+    std::vector<float> x(rows * h), y(rows * h), want(rows * h);
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] = entry(static_cast<int64_t>(i) / h, static_cast<int64_t>(i) % h);
+      y[i] = static_cast<float>(i % 1000) / 16;
+      want[i] = x[i] + y[i];  // exact
+    }
+    add(device->stream(), {y.data(), DType::kF32, {rows, h}}, {x.data(), DType::kF32, {rows, h}});
+    EXPECT_EQ(x, want);
+  }
+}
+
 TEST(EmbedDeathTest, RefusesIdsOutsideTheTable) {
   auto device = *make_cpu_device(1);
   std::vector<float> table(4 * 2), y(2);

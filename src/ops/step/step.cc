@@ -77,6 +77,7 @@ void fill_draft_rows(Stream& stream, const Step& step, const DraftBlock& block, 
 void fill_verify_rows(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,
                       const Rows& rows, const PassChoices& choices) {
   VOLLEY_CHECK(visibility.layer_window == 0 || rows.views[kWindowView].begin.data != nullptr);
+  VOLLEY_CHECK((step.axes == nullptr) == (rows.rope_axes.data == nullptr));
   if (step.n == 0) return;
   kernels_on<StepKernels>(stream).fill_verify_rows(stream, step, drafts, visibility, rows, choices);
 }

@@ -27,6 +27,7 @@ struct SlotRow {
   int32_t done = 0;           // an end id was committed, or max_tokens reached: no more tokens are committed
   int32_t end_count = 0;
   int32_t draft_context = 0;         // sliding-window layers of the drafter have no K and V before this position
+  int32_t rope_offset = 0;           // the target's rotary position of a token after the prompt, minus its index
   TokenId end_ids[kMaxEndIds] = {};  // any of them ends the request
 };
 
@@ -60,8 +61,11 @@ struct Step {
   int32_t blocks = 0;               // blocks of the drafter's pass
   int32_t max_segment_rows = 0;     // bound of rows_reserved
   const TokenId* tokens = nullptr;  // known tokens of the segments that bring them; device memory
-  SlotRow* slots = nullptr;         // the slot table; device memory. Its last row is the scrap slot
-  int32_t scrap_slot = 0;           // padding rows go there: its pages belong to no request
+  // [tokens][3]: their rotary positions in time, height and width; null: index + SlotRow::rope_offset. Device memory.
+  // REQUIRES: with these, Rows::rope_axes.
+  const int32_t* axes = nullptr;
+  SlotRow* slots = nullptr;  // the slot table; device memory. Its last row is the scrap slot
+  int32_t scrap_slot = 0;    // padding rows go there: its pages belong to no request
 };
 
 enum class Mask {
@@ -112,8 +116,8 @@ struct DraftBlock {
 // Both functions fill the arrays and segments of `rows`, except page tables, and the views: the whole one and, if there
 // are sliding-window layers, theirs.
 //
-// The drafter's pass. Choice j of a block is made from its row first_proposal + j; `draft` of them are chosen.
-// REQUIRES: a row for each choice.
+// The drafter's pass, whose rotary positions are the tokens' indices. Choice j of a block is made from its row
+// first_proposal + j; `draft` of them are chosen. REQUIRES: a row for each choice.
 void fill_draft_rows(Stream& stream, const Step& step, const DraftBlock& block, const Visibility& visibility,
                      const Rows& rows, const PassChoices& choices);
 

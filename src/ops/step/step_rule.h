@@ -5,6 +5,7 @@
 #include "base/ids.h"
 #include "base/mix.h"
 #include "ops/acceptance/acceptance.h"
+#include "ops/rope_angles/rope_angles.h"
 #include "ops/step/step.h"
 
 namespace volley::ops::step {
@@ -20,9 +21,9 @@ VOLLEY_HOST_DEVICE inline int32_t first_index(const StepSegment& segment, const 
   return segment.start == StepSegment::kFromSlot ? most(0, slot.length - 1) : segment.start;
 }
 
-// For text the three positions of a token are one number; another kind of input changes these.
-VOLLEY_HOST_DEVICE constexpr RopePosition rope_position(SequenceIndex index) {
-  return RopePosition(index.value);
+// A picture has more tokens than it takes rotary positions, so the tokens after it have an offset.
+VOLLEY_HOST_DEVICE constexpr RopePosition rope_position(SequenceIndex index, int32_t offset) {
+  return RopePosition(index.value + offset);
 }
 VOLLEY_HOST_DEVICE constexpr CachePosition cache_position(SequenceIndex index) {
   return CachePosition(index.value);
@@ -30,15 +31,15 @@ VOLLEY_HOST_DEVICE constexpr CachePosition cache_position(SequenceIndex index) {
 
 // Row `row` of the pass: the token at sequence index `first` + i of a segment of `rows` rows.
 VOLLEY_HOST_DEVICE inline void fill_row(const Rows& out, int32_t row, int32_t slot, TokenId token, int32_t first,
-                                        int32_t i, int32_t rows, const Visibility& visibility,
-                                        int32_t window_from = 0) {
+                                        int32_t i, int32_t rows, const Visibility& visibility, int32_t window_from = 0,
+                                        int32_t rope_offset = 0) {
   const SequenceIndex index(first + i);
   const int32_t position = cache_position(index).value, end = cache_position(SequenceIndex(first + rows)).value;
   const int32_t begin = visibility.context_window > 0 ? most(0, first - visibility.context_window) : 0;
   const auto set = [row](const TensorView& array, int32_t value) { static_cast<int32_t*>(array.data)[row] = value; };
   set(out.token_ids, token);
   set(out.slots, slot);
-  set(out.rope_positions, rope_position(index).value);
+  set(out.rope_positions, rope_position(index, rope_offset).value);
   set(out.cache_positions, position);
   set(out.views[kWholeView].begin, begin);
   set(out.views[kWholeView].end, visibility.mask == Mask::kCausal ? position + 1 : end);
@@ -82,16 +83,30 @@ VOLLEY_HOST_DEVICE inline int32_t verify_rows(const Step& step, const StepSegmen
   return step.slots[segment.slot].done != 0 ? 0 : segment.known + segment.draft;
 }
 
+// The row's positions on each axis. given: null where they are the row's one position.
+VOLLEY_HOST_DEVICE inline void fill_axes(const Rows& out, int32_t row, const int32_t* given) {
+  int32_t* position = static_cast<int32_t*>(out.rope_positions.data) + row;
+  int32_t* axes = static_cast<int32_t*>(out.rope_axes.data) + int64_t{row} * kRopeAxes;
+  for (int32_t i = 0; i < kRopeAxes; ++i) axes[i] = given != nullptr ? given[i] : *position;
+  *position = row;
+}
+
 VOLLEY_HOST_DEVICE inline void fill_verify_row(const Step& step, int32_t index, const TokenId* drafts,
                                                const Visibility& visibility, const Rows& out,
                                                const PassChoices& choices, int32_t i) {
   const StepSegment& segment = step.segments[index];
   const int32_t rows = verify_rows(step, segment), row = segment.row_begin + i;
-  const int32_t first = first_index(segment, step.slots[segment.slot]);
+  const SlotRow& slot = step.slots[segment.slot];
+  const int32_t first = first_index(segment, slot);
   if (i < rows) {
-    fill_row(out, row, segment.slot, verify_token(step, segment, drafts, i), first, i, rows, visibility);
+    fill_row(out, row, segment.slot, verify_token(step, segment, drafts, i), first, i, rows, visibility, 0,
+             slot.rope_offset);
   } else {
     fill_row(out, row, step.scrap_slot, 0, 0, 0, 1, visibility);
+  }
+  if (out.rope_axes.data != nullptr) {
+    const bool given = i < rows && segment.start != StepSegment::kFromSlot;
+    fill_axes(out, row, given ? step.axes + int64_t{segment.token_begin + i} * kRopeAxes : nullptr);
   }
   const int32_t j = i - most(0, segment.known - 1);  // choice made from this row
   if (j >= 0 && j < segment.choices_reserved) {

@@ -28,7 +28,7 @@ class Fixture {
 
   SlotRow& slot(int32_t i) { return slots_[i]; }
 
-  Step step(const std::vector<StepSegment>& segments, const Ints& tokens = {0}) {
+  Step step(const std::vector<StepSegment>& segments, const Ints& tokens = {0}, const Ints& axes = {}) {
     segments_.emplace(device_, segments);
     tokens_.emplace(device_, tokens);
     table_.emplace(device_, slots_);
@@ -40,6 +40,7 @@ class Fixture {
       step.max_segment_rows = std::max(step.max_segment_rows, s.rows_reserved);
     }
     step.tokens = at<TokenId>(*tokens_);
+    if (!axes.empty()) step.axes = at<int32_t>(axes_.emplace(device_, axes));
     step.slots = at<SlotRow>(*table_);
     step.scrap_slot = kScrap;
     return step;
@@ -61,6 +62,7 @@ class Fixture {
     out.cache_positions = view(3);
     out.views[kWholeView] = {view(4), view(5), {}};
     if (windows) out.views[kWindowView] = {view(6), view(7), {}};
+    row_axes_.emplace(device_, Ints(kRows * 3, -7));
     row_segments_.emplace(device_, std::vector<RowSegment>(8));
     out.segments = at<RowSegment>(*row_segments_);
     return out;
@@ -77,7 +79,14 @@ class Fixture {
   }
   Ints tokens(int32_t n) const { return read(0, n); }
   Ints slot_ids(int32_t n) const { return read(1, n); }
+  Ints rope_positions(int32_t n) const { return read(2, n); }
   Ints positions(int32_t n) const { return read(3, n); }
+  TensorView row_axes() const { return row_axes_->view(DType::kI32, {kRows, 3}); }
+  Ints axes(int32_t n) const {
+    Ints all = row_axes_->read<int32_t>();
+    all.resize(3 * n);
+    return all;
+  }
   Ints visible_begin(int32_t n) const { return read(4, n); }
   Ints visible_end(int32_t n) const { return read(5, n); }
   Ints window_begin(int32_t n) const { return read(6, n); }
@@ -107,7 +116,7 @@ class Fixture {
  private:
   Device& device_;
   std::vector<SlotRow> slots_;
-  std::optional<DeviceTensor> segments_, tokens_, table_, row_segments_, choice_segments_;
+  std::optional<DeviceTensor> segments_, tokens_, axes_, row_axes_, table_, row_segments_, choice_segments_;
   std::vector<std::unique_ptr<DeviceTensor>> arrays_;
 };
 
@@ -189,6 +198,44 @@ TEST_P(StepOp, VerifyRowsFollowSegmentsAndSlots) {
   EXPECT_EQ(choices[1].first_index, 6);
   EXPECT_EQ(choices[2].rows, 1);
   EXPECT_EQ(choices[2].row_begin, 0) << "rows count from the chunk of logits";
+}
+
+// The tokens after a picture have fewer rotary positions behind them than tokens; drafters count tokens.
+TEST_P(StepOp, RotaryPositionsFollowTheSlotsOffset) {
+  Fixture& f = *fixture_;
+  f.slot(0).length = 9;
+  f.slot(0).rope_offset = -5;
+  StepSegment chunk{.slot = 1, .start = 4, .known = 2, .rows_reserved = 2, .row_begin = 2};
+  StepSegment roomy = block_of(0, 1);
+  roomy.block_index = 0;
+  const Step step = f.step({roomy, chunk}, {11, 12});
+  const DeviceTensor drafts(*device_, Ints{61});
+  Rows out = f.rows();
+  fill_verify_rows(device_->stream(), step, Fixture::at<TokenId>(drafts), {}, out, f.choices());
+  EXPECT_EQ(f.rope_positions(4), (Ints{3, 4, 4, 5}));
+  EXPECT_EQ(f.positions(4), (Ints{8, 9, 4, 5}));
+  out = f.rows();
+  fill_draft_rows(device_->stream(), step, {.rows = 2, .first_proposal = 1}, {}, out, f.choices());
+  EXPECT_EQ(f.rope_positions(2), (Ints{8, 9}));
+}
+
+// A pass with a picture's rows: they bring three positions, the others have theirs three times, and each row's angles
+// are its own.
+TEST_P(StepOp, RowsBringPositionsOfThreeAxes) {
+  Fixture& f = *fixture_;
+  f.slot(0).length = 9;
+  f.slot(0).rope_offset = -5;
+  StepSegment block = block_of(0, 1);
+  block.rows_reserved = 3;
+  StepSegment chunk{.slot = 1, .start = 4, .known = 2, .rows_reserved = 2, .row_begin = 3, .token_begin = 1};
+  const Step step = f.step({block, chunk}, {10, 11, 12}, {9, 9, 9, 4, 4, 6, 4, 5, 6});
+  const DeviceTensor drafts(*device_, Ints{61});
+  Rows out = f.rows();
+  out.rope_axes = f.row_axes();
+  fill_verify_rows(device_->stream(), step, Fixture::at<TokenId>(drafts), {}, out, f.choices());
+  EXPECT_EQ(f.rope_positions(5), (Ints{0, 1, 2, 3, 4}));
+  EXPECT_EQ(f.axes(5), (Ints{3, 3, 3, 4, 4, 4, 0, 0, 0, 4, 4, 6, 4, 5, 6}));
+  EXPECT_EQ(f.positions(5), (Ints{8, 9, 0, 4, 5}));
 }
 
 TEST_P(StepOp, DraftRowsAreTheLastTokenAndMasks) {
