@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <sstream>
 
 #include "apps/cli/known_drafters.h"
 #include "base/file.h"
@@ -153,6 +154,17 @@ LocatedModel locate_model(const std::string& text, const std::string& hub_cache)
   const std::vector<std::string> files = choose_gguf(files_below(snapshot), *model);
   return files.empty() ? LocatedModel{text, name_of_folder(text)}
                        : LocatedModel{(snapshot / files.front()).string(), text};
+}
+
+Result<std::vector<std::string>> drafter_names(const std::string& draft) {
+  std::vector<std::string> names;
+  std::istringstream list(draft);
+  for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+  if (names.size() > 2) return invalid_argument("--draft names more than two drafters: leave some out.");
+  if (names.size() > 1 && std::ranges::count(names, "none") > 0) {
+    return invalid_argument("--draft none says that there is no drafter: leave it or the other one out.");
+  }
+  return names;
 }
 
 Result<LocatedModel> locate_known_drafter(const LocatedModel& target, const std::string& hub_cache) {

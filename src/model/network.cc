@@ -122,10 +122,10 @@ std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const
   return inputs;
 }
 
-void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
+void Network::forward(Pass& pass, std::span<const Capture> captures, TensorView x) const {
   if (layers_.empty()) return;
   if (spec_.block_conv.taps > 0) {
-    VOLLEY_CHECK(capture.layers.empty());
+    VOLLEY_CHECK(captures.empty());
     return forward_convolved(pass, x);
   }
   ArenaScope inputs_scope(pass.scratch);
@@ -149,26 +149,32 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
     if (!norms_itself && next != nullptr) normed(*next);
   };
   normed({layers_[0].input_norm.view, spec_.norm_eps, inputs[0]});
+  std::vector<ops::FeatureBlock> wanted;  // the places of a layer's output
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Block& layer = layers_[i];
     const BlockEnd &mixer_end = spec_.layers[i].mixer_end, &ffn_end = spec_.layers[i].ffn_end;
     const comm::NormAfter post = {layer.post_norm.view, spec_.norm_eps, inputs[2 * i + 1]};
     run(layer.mixer, inputs[2 * i], mixer_end, layer.mixer_end_norm, &post);
-    const auto first = capture.layers.begin(), end = capture.layers.end();
-    const auto captured_from = [&](auto from) { return std::find(from, end, static_cast<int32_t>(i)); };
-    auto column = captured_from(first);
+    wanted.clear();
+    for (const Capture& capture : captures) {
+      for (size_t column = 0; column < capture.layers.size(); ++column) {
+        if (capture.layers[column] == static_cast<int32_t>(i)) {
+          wanted.push_back({capture.features, static_cast<int64_t>(column)});
+        }
+      }
+    }
     if (i + 1 < layers_.size()) {
       comm::NormAfter next = {layers_[i + 1].input_norm.view, spec_.norm_eps, inputs[2 * i + 2]};
-      if (column != end) {  // the norm reads the captured rows, and copies them
-        next.copy = {capture.features, column - first};
-        column = captured_from(column + 1);
+      if (!wanted.empty()) {  // the norm reads the captured rows, and copies them
+        next.copy = wanted.back();
+        wanted.pop_back();
       }
       run(layer.ffn, inputs[2 * i + 1], ffn_end, layer.ffn_end_norm, &next);
     } else {
       run(layer.ffn, inputs[2 * i + 1], ffn_end, layer.ffn_end_norm, nullptr);
     }
-    for (; column != end; column = captured_from(column + 1)) {
-      ops::capture_feature(pass.stream, x, (column - first) * spec_.hidden, capture.features);
+    for (const ops::FeatureBlock& block : wanted) {
+      ops::capture_feature(pass.stream, x, block.index * spec_.hidden, block.features);
     }
   }
 }

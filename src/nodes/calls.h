@@ -21,6 +21,7 @@ struct CallLimits {
   int32_t max_positions = 0;  // per sequence
   int32_t page_size = 1;
   int32_t block_size = 1;
+  std::vector<int32_t> proposals;  // by drafter: most tokens that it drafts for a block
   int32_t vocab = 0;
   int32_t logit_rows = 0;         // upper bound of decode::StepExecutor::most_shared_rows()
   std::vector<kv::Group> groups;  // cache groups, with their numbers of pages
