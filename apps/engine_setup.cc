@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -76,15 +77,19 @@ Result<ModelFolders> locate_models(const std::optional<std::string>& model, cons
   } else {
     VOLLEY_ASSIGN(const ModelPair pocket, find_pocket_models());
     folders.target = locate_model(pocket.target, cache);
-    if (!draft || draft == "auto") folders.draft = locate_model(pocket.draft, cache);
+    if (!draft || draft == "auto") folders.drafts = {locate_model(pocket.draft, cache)};
   }
   if (!draft || draft == "none" || (!model && draft == "auto")) return folders;
-  if (draft == "mtp") {
-    folders.draft = folders.target;
-  } else if (draft == "auto") {
-    VOLLEY_ASSIGN(folders.draft, locate_known_drafter(folders.target, cache));
-  } else {
-    VOLLEY_ASSIGN(folders.draft, find_model(*draft, caches));
+  VOLLEY_ASSIGN(const std::vector<std::string> names, drafter_names(*draft));
+  for (const std::string& name : names) {
+    LocatedModel& found = folders.drafts.emplace_back();
+    if (name == "mtp") {
+      found = folders.target;
+    } else if (name == "auto") {
+      VOLLEY_ASSIGN(found, locate_known_drafter(folders.target, cache));
+    } else {
+      VOLLEY_ASSIGN(found, find_model(name, caches));
+    }
   }
   return folders;
 }
@@ -97,7 +102,8 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
   const bool draft_none = flags.draft == "none";
   VOLLEY_ASSIGN(const ModelFolders folders, locate_models(flags.model, flags.draft));
   options.model_dir = folders.target.dir;
-  options.draft_dir = folders.draft.dir;
+  if (!folders.drafts.empty()) options.draft_dir = folders.drafts[0].dir;
+  if (folders.drafts.size() > 1) options.second_draft_dir = folders.drafts[1].dir;
   setup.model_name = folders.target.name;
 
   const bool has_drafter = !options.draft_dir.empty();
@@ -119,14 +125,16 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
     if (options.verify.kind != VerifyPolicy::Kind::kAuto) {
       return invalid_argument("--verify needs a drafter: give --draft DIR and leave out --spec off.");
     }
-    options.draft_dir.clear();  // its weights and KV would only take memory
+    options.draft_dir.clear();  // weights and KV would only take memory
+    options.second_draft_dir.clear();
     if (!flags.speculation && !draft_none) {
       const auto known = known_drafter(setup.model_name);
       setup.notes.push_back("No drafter was given, so decoding is plain: --draft " +
                             (known ? "auto takes " + *known + "." : "DIR turns speculation on."));
     }
   }
-  if (!options.draft_dir.empty()) setup.draft_name = folders.draft.name;
+  if (!options.draft_dir.empty()) setup.draft_name = folders.drafts[0].name;
+  if (!options.second_draft_dir.empty()) setup.draft_name += "," + folders.drafts[1].name;
   if (setup.simulate_acceptance) {
     setup.notes.push_back("Acceptance is simulated: the texts are meaningless, only the times count.");
   } else if (options.dummy_weights) {
@@ -138,8 +146,10 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
 
 Status check_folders(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(check_folder("--model", options.model_dir, "Hugging Face folder of a model"));
-  if (options.draft_dir.empty()) return {};
-  return check_folder("--draft", options.draft_dir, "Hugging Face folder of a DFlash drafter");
+  for (const std::string& dir : engine::draft_dirs(options)) {
+    VOLLEY_RETURN_IF_ERROR(check_folder("--draft", dir, "Hugging Face folder of a DFlash drafter"));
+  }
+  return {};
 }
 
 Result<engine::ResolvedModels> check_models(const EngineOptions& options) {
@@ -173,9 +183,10 @@ int creation_exit_status(const EngineSetup& setup, const Error& error) {
   };
   const bool samples =
       setup.text.generation_config != "auto" || families::read_default_sampling(options.model_dir, {}).ok();
-  const bool readable =
-      samples && families::read_target(options.model_dir).ok() && has_weights(options.model_dir) &&
-      (options.draft_dir.empty() || (decode::read_proposer(options.draft_dir).ok() && has_weights(options.draft_dir)));
+  const bool readable = samples && families::read_target(options.model_dir).ok() && has_weights(options.model_dir) &&
+                        std::ranges::all_of(engine::draft_dirs(options), [&](const std::string& dir) {
+                          return decode::read_proposer(dir).ok() && has_weights(dir);
+                        });
   const bool too_few_pages = error.code == ErrorCode::kResourceExhausted && options.kv_pages > 0;
   return (error.code == ErrorCode::kInvalidArgument || too_few_pages) && readable ? kExitUsage : kExitModel;
 }

@@ -20,12 +20,13 @@ struct EngineSetup {
   TextFlags text;
   std::optional<SimulatedAcceptance> simulate_acceptance;  // for requests without their own
   std::string model_name;                                  // the hub name, or the last part of the target's folder
-  std::string draft_name;                                  // the drafter's; may be empty
+  std::string draft_name;                                  // the drafter's, or of two with a comma; may be empty
   std::vector<std::string> notes;                          // lines for stderr
 };
 
 struct ModelFolders {
-  LocatedModel target, draft;  // draft.dir empty: no drafter
+  LocatedModel target;
+  std::vector<LocatedModel> drafts;  // at most two
 };
 // Resolves --model and --draft: folders, names in the local Hugging Face cache, nothing (the pocket pair), and for the
 // drafter "none" and "auto". kNotFound: "auto" finds no drafter.

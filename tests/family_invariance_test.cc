@@ -199,7 +199,16 @@ struct Setup {
   int replicas = 1;
   bool whole = full_matrix();             // all requests
   std::optional<uint64_t> dummy_weights;  // of a folder that has none
+  std::string second_drafter{};           // its folder; empty: there is one at most
 };
+
+// Two drafters have a block size each, and what steps cost chooses between them.
+void add_second_drafter(const std::string& folder, EngineOptions& options) {
+  if (folder.empty() || options.draft_dir.empty()) return;
+  options.second_draft_dir = folder;
+  options.block_size = 0;
+  options.verify = {};
+}
 
 // Every configuration of `rows` against plain decoding of one request at a time, on one replica.
 void check_model(const std::string& model, const Setup& setup, std::span<const Configuration> rows) {
@@ -212,6 +221,7 @@ void check_model(const std::string& model, const Setup& setup, std::span<const C
     options.quantization = setup.weights;
     options.kv_cache_dtype = setup.cache;
     options.dummy_weights = setup.dummy_weights;
+    add_second_drafter(setup.second_drafter, options);
     const bool plain = draft.empty() && c.concurrency == 1;
     options.tensor_parallel_size = setup.ranks;
     options.data_parallel_size = plain ? 1 : setup.replicas;
@@ -447,6 +457,7 @@ void check_drafter(const std::string& folder, const std::string& model, const Se
   ASSERT_TRUE(config.ok()) << config.error().message;
   std::vector<std::vector<TokenId>> plain;
   int64_t drafted = 0;
+  std::vector<int64_t> steps(2);             // of each drafter
   for (const int concurrency : {0, 8, 3}) {  // 0: plain, alone
     if (kSanitized && setup.ranks > 1 && concurrency == 8) continue;
     const bool drafts = concurrency > 0;
@@ -465,6 +476,8 @@ void check_drafter(const std::string& folder, const std::string& model, const Se
     options.block_size = 0;  // the drafter's own
     options.kv_cache_dtype = setup.cache;
     options.tensor_parallel_size = setup.ranks;
+    options.dummy_weights = setup.dummy_weights;
+    add_second_drafter(setup.second_drafter, options);
     const auto engine = make_engine(options);
     std::vector<std::vector<TokenId>> tokens;
     for (const float temperature : {0.0f, 0.8f}) {
@@ -475,9 +488,14 @@ void check_drafter(const std::string& folder, const std::string& model, const Se
     }
     if (plain.empty()) plain = tokens;
     EXPECT_EQ(tokens, plain) << folder << ", " << concurrency << " at once";
-    drafted += engine->stats().verify_steps;
+    const EngineStats stats = engine->stats();
+    drafted += stats.verify_steps;
+    for (size_t i = 0; i < stats.verify.drafters.size(); ++i) steps[i] += stats.verify.drafters[i].steps;
   }
   EXPECT_GT(drafted, 0) << folder;
+  if (!setup.second_drafter.empty()) {
+    EXPECT_TRUE(steps[0] > 0 && steps[1] > 0) << steps[0] << " and " << steps[1];
+  }
 }
 
 // The drafters of tests/data: windows, causality, biases, rotations and vocabularies of their own.
@@ -516,6 +534,34 @@ TEST(DrafterInvariance, HeadsOfTheTargetsOwnToo) {
   for (const char* name : {"hybrid_tied", "hybrid_experts", "next_experts"}) {
     check_drafter(std::string("tests/data/mtp/") + name, std::string("tests/data/targets/") + name, {});
   }
+}
+
+// Blocks and a chain, both of random weights; and answers that are often right beside a chain that is not.
+void check_two_drafters(int ranks) {
+  const std::string model = "tests/data/targets/hybrid_tied", chain = "tests/data/mtp/hybrid_tied";
+  nlohmann::json config = nlohmann::json::parse(std::ifstream("tests/data/drafters/one_layer/config.json"));
+  config["vocab_size"] = 90;
+  config["num_target_layers"] = 4;
+  config["dflash_config"] = {{"mask_token_id", 89}, {"target_layer_ids", {1, 3}}};
+  const TempFolder blocks;
+  blocks.write("config.json", config.dump());
+  check_drafter(blocks.path(), model, {.ranks = ranks, .dummy_weights = 3, .second_drafter = chain});
+  using Kind = VerifyPolicy::Kind;
+  const std::vector<Configuration> rows = {
+      {"two drafters, 8 at once", 16, 0.9f, 8, 16, 16, 2, true, {Kind::kAuto}, true, false},
+      {"two drafters, alone", 16, 0.5f, 1, 512, 32, 1, false, {Kind::kAuto}, false, false},
+      {"two drafters, tight", 16, 0.7f, 8, 16, 16, 2, true, {Kind::kAuto}, true, true},
+  };
+  check_model(model, {.ranks = ranks, .second_drafter = chain}, rows);
+}
+
+TEST(DrafterInvariance, TwoThatTakeTurns) {
+  check_two_drafters(1);
+}
+
+TEST(DrafterInvariance, TwoThatTakeTurnsOnTwoRanks) {
+  if (!has_room_for(2)) GTEST_SKIP() << "needs 2 GPUs";
+  check_two_drafters(2);
 }
 
 TEST(DrafterInvariance, OnSeveralRanksToo) {

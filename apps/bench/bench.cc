@@ -135,9 +135,9 @@ class Bench {
     if (!target.ok()) return {};
     constexpr int kLargestBlock = 16;  // for drafters that state no block size
     int block = options->block_size;
-    if (block == 0 && !options->draft_dir.empty()) {
-      const auto draft = decode::read_proposer(options->draft_dir);
-      if (draft.ok()) block = 1 + (*draft)->facts().proposals;
+    for (const std::string& dir : engine::draft_dirs(*options)) {
+      const auto draft = decode::read_proposer(dir);
+      if (options->block_size == 0 && draft.ok()) block = std::max(block, 1 + (*draft)->facts().proposals);
     }
     const int64_t wanted = rounds_model_len(command_, block > 0 ? block : kLargestBlock);
     options->max_model_len = static_cast<int>(std::min<int64_t>(wanted, target->max_positions));

@@ -15,7 +15,7 @@ struct BenchSubject {
   Speculation speculation = Speculation::kOff;
   std::unique_ptr<Engine> engine;
   families::TargetConfig target;
-  std::shared_ptr<const decode::ProposerSpec> draft;  // may be null
+  std::shared_ptr<const decode::ProposerSpec> draft;  // may be null; of two the first, which the floor counts
 
   bool drafts() const { return speculation == Speculation::kOn; }
 };

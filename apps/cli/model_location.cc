@@ -4,6 +4,7 @@
 #include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/cli/known_drafters.h"
 #include "base/environment.h"
@@ -287,6 +288,17 @@ Result<LocatedModel> find_model(const std::string& text, const ModelCaches& cach
   std::string list;
   for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
   return invalid_argument(text + " may be " + list + ": give one of these names.");
+}
+
+Result<std::vector<std::string>> drafter_names(const std::string& draft) {
+  std::vector<std::string> names;
+  std::istringstream list(draft);
+  for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+  if (names.size() > 2) return invalid_argument("--draft names more than two drafters: leave some out.");
+  if (names.size() > 1 && std::ranges::count(names, "none") > 0) {
+    return invalid_argument("--draft none says that there is no drafter: leave it or the other one out.");
+  }
+  return names;
 }
 
 Result<LocatedModel> locate_known_drafter(const LocatedModel& target, const std::string& hub_cache) {

@@ -60,6 +60,9 @@ ModelCaches model_caches();
 // may mean.
 Result<LocatedModel> find_model(const std::string& text, const ModelCaches& caches);
 
+// What --draft names: one drafter, or two with a comma between. kInvalidArgument for more, and for none beside another.
+Result<std::vector<std::string>> drafter_names(const std::string& draft);
+
 // The known drafter of `target`, in the cache. kNotFound: none is known, or it is not in the cache; the message says
 // how to get it.
 Result<LocatedModel> locate_known_drafter(const LocatedModel& target, const std::string& hub_cache);

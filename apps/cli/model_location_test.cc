@@ -174,8 +174,19 @@ TEST(HubNames, AQuantisationIsAWholeWordOfAFilesName) {
 TEST(LocateModels, PocketHasItsOwnDrafter) {
   const auto folders = locate_models({}, "auto");
   ASSERT_TRUE(folders.ok());
-  EXPECT_EQ(folders->draft.name, "pocket-dflash");
-  EXPECT_EQ(locate_models({}, "none")->draft.dir, "");
+  ASSERT_EQ(folders->drafts.size(), 1u);
+  EXPECT_EQ(folders->drafts[0].name, "pocket-dflash");
+  EXPECT_TRUE(locate_models({}, "none")->drafts.empty());
+}
+
+TEST(LocateModels, TwoDraftersHaveACommaBetween) {
+  const auto folders = locate_models("some/model", "some/drafter,mtp");
+  ASSERT_TRUE(folders.ok());
+  ASSERT_EQ(folders->drafts.size(), 2u);
+  EXPECT_EQ(folders->drafts[0].dir, "some/drafter");
+  EXPECT_EQ(folders->drafts[1].dir, "some/model");
+  EXPECT_FALSE(locate_models("some/model", "a,b,c").ok());
+  EXPECT_FALSE(locate_models("some/model", "none,mtp").ok());
 }
 
 TEST(CheckFolders, SayHowToGetAModelOfTheHub) {

@@ -179,9 +179,10 @@ void add_model_options(CLI::App* app, std::optional<std::string>* model, std::op
       ->check(not_empty())
       ->type_name("DIR|FILE.gguf|ORG/NAME");
   app->add_option("--draft", *draft,
-                  "its drafter, likewise; auto: the one that is known for it; mtp: its own MTP head; or none "
-                  "[pocket's, or none beside --model]")
+                  "its drafter, likewise; auto: the one that is known for it; mtp: its own MTP head; or none; given "
+                  "twice, each step takes what is worth more then [pocket's, or none beside --model]")
       ->check(not_empty())
+      ->join(',')
       ->type_name("DIR|ORG/NAME|auto|none");
 }
 
@@ -334,8 +335,8 @@ void add_speculation_options(CLI::App* app, EngineFlags* flags) {
            if (!parsed.ok()) throw CLI::ValidationError("--simulate-acceptance", parsed.error().message);
            flags->simulations = {std::move(*parsed)};
          },
-         "position i of a block is accepted with P^i, another P from a decoding step of the request on; the texts mean "
-         "nothing")
+         "position i of a block is accepted with P^i, another P from a decoding step of the request on; of two "
+         "drafters P/P; the texts mean nothing")
       ->type_name("geometric:P[+STEP:P...]");
 }
 

@@ -29,7 +29,7 @@ struct TextFlags {
 // Options that generate, serve and bench share, as given. engine_setup.h turns them into EngineOptions.
 struct EngineFlags {
   std::optional<std::string> model;        // empty: the embedded pocket pair
-  std::optional<std::string> draft;        // a folder, or "none"
+  std::optional<std::string> draft;        // a folder, or two with a comma between, or "none"
   bool offline = false;                    // missing models are not downloaded
   std::optional<Speculation> speculation;  // empty: DFlash if there is a drafter
   std::vector<Simulation> simulations;     // at most one with one entry, except for bench

@@ -27,6 +27,11 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+std::optional<double> chance_of(std::string_view text) {
+  const auto p = number_of<double>(text);
+  return p && *p >= 0 && *p <= 1 ? p : std::nullopt;
+}
+
 std::optional<SimulatedAcceptance> parse_entry(std::string_view text) {
   SimulatedAcceptance entry;
   for (std::string_view part : split(text, '+')) {
@@ -39,9 +44,11 @@ std::optional<SimulatedAcceptance> parse_entry(std::string_view text) {
       phase.from_step = *step;
       part.remove_prefix(colon + 1);
     }
-    const auto p = number_of<double>(part);
-    if (!p || !(*p >= 0 && *p <= 1)) return std::nullopt;
+    const std::vector<std::string_view> drafters = split(part, '/');
+    const auto p = chance_of(drafters[0]);
+    if (!p || drafters.size() > 2) return std::nullopt;
     phase.p = *p;
+    if (drafters.size() > 1 && !(phase.second = chance_of(drafters[1]))) return std::nullopt;
     entry.phases.push_back(phase);
   }
   return entry;
@@ -77,8 +84,9 @@ Result<Simulation> parse_simulation(const std::string& text) {
     for (const std::string_view part : split(std::string_view(text).substr(kPrefix.size()), ',')) {
       auto entry = parse_entry(part);
       if (!entry) {
-        return invalid_argument("\"" + std::string(part) + "\" in " + text +
-                                " is neither P nor P+STEP:P, with P from 0 to 1 and steps that rise");
+        return invalid_argument(
+            "\"" + std::string(part) + "\" in " + text +
+            " is neither P nor P+STEP:P, with P from 0 to 1, or P/P of two drafters, and steps that rise");
       }
       simulation.of_requests.push_back(std::move(*entry));
     }

@@ -24,7 +24,7 @@ struct Simulation {
 };
 
 // "geometric:ENTRY,ENTRY,…": request i takes entry i modulo their number. An entry is P, or P+STEP:P+STEP:P, where each
-// STEP is the request's decoding step from which the next P holds.
+// STEP is the request's decoding step from which the next P holds. P/P is the first drafter's and the second's.
 Result<Simulation> parse_simulation(const std::string& text);
 
 }  // namespace volley::apps

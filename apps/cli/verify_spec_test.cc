@@ -57,6 +57,18 @@ TEST(VerifySpec, AScheduleChangesAtItsSteps) {
   EXPECT_EQ(phases[2].p, 0.9);
 }
 
+TEST(VerifySpec, TwoDraftersHaveAChanceEach) {
+  const auto simulation = parse_simulation("geometric:0.9/0.7+10:0.5");
+  ASSERT_TRUE(simulation.ok()) << simulation.error().message;
+  const auto& phases = simulation->of(0).phases;
+  ASSERT_EQ(phases.size(), 2u);
+  EXPECT_EQ(phases[0].p, 0.9);
+  EXPECT_EQ(phases[0].second, 0.7);
+  EXPECT_FALSE(phases[1].second.has_value());
+  EXPECT_FALSE(parse_simulation("geometric:0.9/0.7/0.5").ok());
+  EXPECT_FALSE(parse_simulation("geometric:0.9/2").ok());
+}
+
 TEST(VerifySpec, WhatIsNoSimulationIsRefused) {
   for (const char* text :
        {"", "0.5", "linear:0.5", "geometric", "geometric:", "geometric:1.5", "geometric:-0.1", "geometric:nan",

@@ -233,9 +233,13 @@ Status pull_missing(const EngineFlags& flags, Console* console) {
   if (flags.offline || env_hf_hub_offline() || !flags.model) return {};
   VOLLEY_RETURN_IF_ERROR(pull_if_missing(*flags.model, console));
   if (!flags.draft || flags.draft == "none") return {};
-  if (flags.draft != "auto") return pull_if_missing(*flags.draft, console);
-  const auto drafter = known_drafter(locate_model(*flags.model, env_hf_hub_cache()).name);
-  return drafter ? pull_if_missing(*drafter, console) : Status();
+  VOLLEY_ASSIGN(const std::vector<std::string> names, drafter_names(*flags.draft));
+  for (const std::string& name : names) {
+    std::optional<std::string> drafter = name;
+    if (name == "auto") drafter = known_drafter(locate_model(*flags.model, env_hf_hub_cache()).name);
+    if (drafter) VOLLEY_RETURN_IF_ERROR(pull_if_missing(*drafter, console));
+  }
+  return {};
 }
 
 int run_pull(const PullCommand& command, Console* console) {
@@ -249,7 +253,9 @@ int run_pull(const PullCommand& command, Console* console) {
   if (!command.draft || command.draft == "auto") {
     if (known) names.push_back(*known);
   } else if (command.draft != "none") {
-    names.push_back(*command.draft);
+    const auto drafters = drafter_names(*command.draft);
+    if (!drafters.ok()) return console->fail(drafters.error().message, kExitUsage);
+    names.insert(names.end(), drafters->begin(), drafters->end());
   }
   for (const std::string& name : names) {
     const auto dir = pull_model(name, console);

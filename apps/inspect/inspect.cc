@@ -93,24 +93,34 @@ std::string device_name(const engine::DeviceChoice& device) {
   return device.kind == DeviceKind::kCpu ? "cpu" : "cuda:" + std::to_string(device.ordinal);
 }
 
-// All facts about the pair, errors included.
+// A drafter, and whether it fits the target.
+struct FoundDrafter {
+  std::string dir;
+  std::shared_ptr<const decode::ProposerSpec> spec;
+  Weights weights;
+  Status fit;
+
+  const decode::ProposerFacts& facts() const { return spec->facts(); }
+};
+
+// All facts about the models, errors included.
 struct Findings {
-  std::string model_dir, draft_dir;  // draft_dir empty: no drafter
+  std::string model_dir;
   int replicas = 1;
   families::TargetConfig target;
-  std::shared_ptr<const decode::ProposerSpec> draft;
-  Weights target_weights, draft_weights;
+  std::vector<FoundDrafter> drafters;
+  Weights target_weights;
   bool tokenizer = false;                      // the target's folder has a usable one
   std::string tokenizer_error;                 // its error; empty: no error, or no tokenizer
   std::string ends;                            // the tokens that end an answer, for people
-  std::optional<Status> pair;                  // whether the drafter fits; empty: no drafter
   std::optional<engine::ResolvedModels> plan;  // with the engine's default options, except --dtype
   std::optional<Error> plan_error;
   std::vector<std::string> warnings;  // in addition to the plan's
 
   // A model without weights can run with random ones, and then needs no tokenizer.
   bool fits() const {
-    return plan.has_value() && (!pair || pair->ok()) && target_weights.good() && draft_weights.good() &&
+    const auto good = [](const FoundDrafter& drafter) { return drafter.fit.ok() && drafter.weights.good(); };
+    return plan.has_value() && target_weights.good() && std::ranges::all_of(drafters, good) &&
            (tokenizer || !target_weights.present());
   }
 };
@@ -173,7 +183,6 @@ Result<Findings> examine(const InspectCommand& command) {
   Findings found;
   found.model_dir = setup.options.model_dir;
   found.replicas = setup.options.data_parallel_size;
-  found.draft_dir = setup.options.draft_dir;
   VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
   VOLLEY_ASSIGN(found.target, families::read_target(found.model_dir));
   model::Decoder& decoder = found.target.decoder;
@@ -184,17 +193,20 @@ Result<Findings> examine(const InspectCommand& command) {
                                   return model::params(decoder);
                                 }));
   examine_tokenizer(setup.options, found);
-  if (!found.draft_dir.empty()) {
-    VOLLEY_ASSIGN(found.draft, decode::read_proposer(found.draft_dir));
-    const decode::ProposerFacts& facts = found.draft->facts();
-    VOLLEY_ASSIGN(found.draft_weights, examine_weights(found.draft_dir, facts.names, [&](const weights::Checkpoint&) {
+  bool without_weights = !found.target_weights.present();
+  for (const std::string& dir : engine::draft_dirs(setup.options)) {
+    FoundDrafter& drafter = found.drafters.emplace_back();
+    drafter.dir = dir;
+    VOLLEY_ASSIGN(drafter.spec, decode::read_proposer(dir));
+    const decode::ProposerFacts& facts = drafter.facts();
+    VOLLEY_ASSIGN(drafter.weights, examine_weights(dir, facts.names, [&](const weights::Checkpoint&) {
                     return Result<std::vector<model::Param>>(facts.params);
                   }));
-    found.pair = found.draft->check_target(found.target.decoder);
+    drafter.fit = drafter.spec->check_target(found.target.decoder);
+    without_weights = without_weights || (!facts.params.empty() && !drafter.weights.present());
   }
   // A folder with configurations alone is planned for as if it had weights.
-  if (!found.target_weights.present() ||
-      (found.draft && !found.draft->facts().params.empty() && !found.draft_weights.present())) {
+  if (without_weights) {
     setup.options.dummy_weights = 0;
   }
   // The last of the replicas that divide the experts has the most.
@@ -253,16 +265,18 @@ void print_weights(const Weights& weights) {
   }
 }
 
-std::string fits_text(const Findings& found) {
-  if (!found.pair->ok()) return found.pair->error().message;
-  if (found.target_weights.good() && found.draft_weights.good()) return "yes";
+std::string fits_text(const Findings& found, const FoundDrafter& drafter) {
+  if (!drafter.fit.ok()) return drafter.fit.error().message;
+  if (found.target_weights.good() && drafter.weights.good()) return "yes";
   return "by the configurations yes, but not all tensors are what they say (above)";
 }
 
 // The attention backends that would run.
 std::string attention_text(const engine::ResolvedModels& plan) {
   std::string text = ops::attention_backend_name(plan.target_numerics.attention);
-  if (plan.draft) text += std::string(", of the drafter ") + ops::attention_backend_name(plan.draft_numerics.attention);
+  for (const engine::ResolvedDrafter& drafter : plan.drafters) {
+    text += std::string(", of the drafter ") + ops::attention_backend_name(drafter.numerics.attention);
+  }
   return text;
 }
 
@@ -337,19 +351,18 @@ void print_text(const Findings& found) {
   } else if (!found.tokenizer) {
     std::printf("  tokenizer    missing: the folder has no tokenizer.json, which comes with the checkpoint\n");
   }
-  if (found.draft) {
-    const decode::ProposerFacts& d = found.draft->facts();
-    std::printf("drafter        %s\n", found.draft_dir.c_str());
+  for (const FoundDrafter& drafter : found.drafters) {
+    const decode::ProposerFacts& d = drafter.facts();
+    std::printf("drafter        %s\n", drafter.dir.c_str());
     std::printf("  architecture %s: %s\n", d.architecture.c_str(), shape_text(d.decoder).c_str());
     std::string fields;
     for (const auto& field : d.fields) fields += ", " + field.name + " " + json_of(field).dump();
     std::printf("  block        %d tokens%s\n", 1 + d.proposals, fields.c_str());
     std::printf("  parameters   %s\n", grouped(model::count(d.params)).c_str());
-    print_weights(found.draft_weights);
-    std::printf("  fits         %s\n", fits_text(found).c_str());
-  } else {
-    std::printf("drafter        none: decoding is plain\n");
+    print_weights(drafter.weights);
+    std::printf("  fits         %s\n", fits_text(found, drafter).c_str());
   }
+  if (found.drafters.empty()) std::printf("drafter        none: decoding is plain\n");
   if (!found.plan) {
     std::printf("memory         generate, serve and bench would refuse these models without further options: %s\n",
                 found.plan_error->message.c_str());
@@ -364,7 +377,7 @@ void print_text(const Findings& found) {
   std::printf("  weights      %s as %s\n", format_bytes(memory.weight_bytes).c_str(),
               list_types(by_name(found.plan->weights.matrices)).c_str());
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.kept_bytes(page_size)).c_str(),
-              found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
+              found.drafters.empty() ? "" : " (target and drafter)", dtype_name(found.plan->kv_dtype));
   if (found.plan->ranks > 1 && !each) print_ranks(*found.plan);
   print_replicas(*found.plan, found.replicas);
   print_experts(*found.plan);
@@ -450,17 +463,21 @@ OrderedJson json_of(const Findings& found) {
   json["target"]["tied_embeddings"] = t.decoder.tied_embeddings;
   if (found.plan)
     json["target"]["quantization"] = quantization_json(found.plan->target_numerics, found.plan->target_checkpoint);
-  if (found.draft) {
-    const decode::ProposerFacts& d = found.draft->facts();
-    json["draft"] =
-        model_json({found.draft_dir, d.architecture, d.decoder, model::count(d.params)}, found.draft_weights);
-    json["draft"]["block_size"] = 1 + d.proposals;
-    for (const auto& field : d.fields) json["draft"][field.name] = json_of(field);
-    if (found.plan)
-      json["draft"]["quantization"] = quantization_json(found.plan->draft_numerics, found.plan->draft_checkpoint);
+  for (size_t i = 0; i < found.drafters.size(); ++i) {
+    const FoundDrafter& drafter = found.drafters[i];
+    const decode::ProposerFacts& d = drafter.facts();
+    OrderedJson& out = json[i == 0 ? "draft" : "second_draft"];
+    out = model_json({drafter.dir, d.architecture, d.decoder, model::count(d.params)}, drafter.weights);
+    out["block_size"] = 1 + d.proposals;
+    for (const auto& field : d.fields) out[field.name] = json_of(field);
+    if (!found.plan) continue;
+    const engine::ResolvedDrafter& planned = found.plan->drafters[i];
+    out["quantization"] = quantization_json(planned.numerics, planned.checkpoint);
   }
   json["fits"] = found.fits();
-  if (found.pair && !found.pair->ok()) json["pair_error"] = found.pair->error().message;
+  for (const FoundDrafter& drafter : found.drafters) {
+    if (!drafter.fit.ok()) json["pair_error"] = drafter.fit.error().message;
+  }
   if (found.plan) {
     const engine::MemoryPlan& memory = found.plan->memory;
     json["memory"] = {{"device", device_name(found.plan->device)},
@@ -502,8 +519,9 @@ OrderedJson json_of(const Findings& found) {
       json["memory"]["matrix_bytes"][dtype_name(dtype)] = count;
     if (found.plan->device.kind == DeviceKind::kCuda) {
       json["attention_backend"] = ops::attention_backend_name(found.plan->target_numerics.attention);
-      if (found.draft) {
-        json["draft_attention_backend"] = ops::attention_backend_name(found.plan->draft_numerics.attention);
+      for (size_t i = 0; i < found.drafters.size(); ++i) {
+        json[i == 0 ? "draft_attention_backend" : "second_draft_attention_backend"] =
+            ops::attention_backend_name(found.plan->drafters[i].numerics.attention);
       }
     }
   } else {

@@ -80,8 +80,9 @@ struct TextParts {
 // whatever the target says. The text is meaningless.
 struct SimulatedAcceptance {
   struct Phase {
-    int64_t from_step = 0;  // counted in the request's decoding steps
-    double p = 0;           // [0, 1]
+    int64_t from_step = 0;              // counted in the request's decoding steps
+    double p = 0;                       // [0, 1]
+    std::optional<double> second = {};  // of a second drafter's tokens; nothing: p, too
   };
   std::vector<Phase> phases;   // ascending; the first from step 0
   double confidence_odds = 1;  // the drafter's simulated confidence is p, with its odds multiplied by this
@@ -202,7 +203,8 @@ struct EngineInfo {
   int hidden_size = 0;            // of PromptSpan::vectors
   int prompt_vectors = 1;         // vectors for each token of a PromptSpan
   bool prompt_positions = false;  // whether PromptSpan may have positions: the model has M-RoPE
-  int block_size = 0;             // 1: no speculation
+  int drafters = 0;
+  int block_size = 0;  // the longest drafter's; 1: no speculation
   int page_size = 0;
   int data_parallel_size = 1;  // with several replicas, pages, weights, sequences and threads are sums over them
   int64_t kv_pages = 0;
@@ -269,6 +271,11 @@ struct EngineStats {
     // all before it survived, as predicted (sum) and as observed.
     std::vector<int64_t> verified_at, survived_at;
     std::vector<double> predicted_at;
+    // What each drafter's steps drafted, of the tokens that they verified, and what was accepted.
+    struct Drafter {
+      int64_t steps = 0, drafted_tokens = 0, accepted_tokens = 0;
+    };
+    std::vector<Drafter> drafters;
     std::string last;  // the last decision in words
   } verify;
 
@@ -323,8 +330,8 @@ class Engine {
   virtual void cancel(RequestId id) = 0;
   // Takes effect from the next step on. Blocks are drafted only in some lengths, chosen at the start; for another
   // number of tokens, the next longer block is drafted and so many of its tokens are verified. kInvalidArgument: more
-  // tokens than a block drafts; kFailedPrecondition: there is no drafter, or kAuto was not set at the start, when the
-  // costs of steps are measured.
+  // tokens than a block drafts; kFailedPrecondition: there is no drafter, there are two, which know only kAuto and 0
+  // tokens, or kAuto was not set at the start, when the costs of steps are measured.
   virtual Status set_verify(const VerifyPolicy& policy) = 0;
   // EngineOptions::target_step_ms from the next step on; 0: no bound. REQUIRES: not negative.
   virtual void set_target_step_ms(int milliseconds) = 0;

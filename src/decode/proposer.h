@@ -1,9 +1,10 @@
 // The round's view of a drafting algorithm. Only the proposer knows what it proposes, from which rows, how many tokens,
 // whole blocks or token by token, and how sure it is. A proposer owns its weights and options. Its per-request state
 // lives in the draft layers of the shared pages, so no state outlives a request's slot. It can do without whatever else
-// it keeps for a slot (mtp).
+// it keeps for a slot (mtp). A round may have two, which both learn of every row: one of them drafts in a step.
 #pragma once
 
+#include <memory>
 #include <span>
 
 #include "decode/logit_chunks.h"
@@ -52,6 +53,12 @@ class Proposer {
   // behind those that joined their sequence; what they write is overwritten before it is read. Token ids and visibility
   // of `rows` are unset; page tables are those of the drafter's layers. Not called without feature layers.
   virtual void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) {}
+};
+
+// A proposer, and its layers among those of the KV memory.
+struct Drafter {
+  std::unique_ptr<Proposer> proposer;
+  size_t first_layer = 0, layers = 0;
 };
 
 }  // namespace volley::decode

@@ -49,7 +49,8 @@ struct ProposerLoad {
   std::optional<ops::Mask> window_mask;    // the mask of sliding-window layers, instead of the files'
   // The ranks that share target and drafter, or null. `target` and `kv` are this rank's parts (model::shard_of()).
   comm::Communicator* group = nullptr;
-  int32_t slots = 0;  // rows of the slot table, the scrap slot's included
+  int32_t slots = 0;          // rows of the slot table, the scrap slot's included
+  int32_t longest_draft = 0;  // tokens that any drafter's pass proposes for a block
 };
 
 // Threads: immutable.

@@ -23,6 +23,13 @@ int32_t depth_of(const Device& device, const RoundConfig& config) {
   return device.kind() == DeviceKind::kCpu ? 1 : kMostDepth;
 }
 
+// Tokens of the longest block.
+int32_t block_size_of(std::span<const Drafter> drafters) {
+  int32_t block = 1;
+  for (const Drafter& drafter : drafters) block = std::max(block, 1 + drafter.proposer->proposals());
+  return block;
+}
+
 int64_t table_width(const RoundConfig& config) {
   return divide_up(config.max_positions, config.page_size);
 }
@@ -41,28 +48,32 @@ void put_axes(const RoundSegment& segment, RopeAxes* to) {
 }  // namespace
 
 Result<std::unique_ptr<Round>> Round::create(Device& device, const model::Network& target, const model::KvMemory& kv,
-                                             std::unique_ptr<Proposer> proposer, const RoundConfig& config,
+                                             std::vector<Drafter> drafters, const RoundConfig& config,
                                              const std::function<void(double)>& progress) {
   RoundConfig resolved = config;
-  resolved.logit_rows = std::max(config.logit_rows, proposer ? 1 + proposer->proposals() : 1);
-  std::unique_ptr<Round> round(new Round(device, target, kv, std::move(proposer), resolved));
+  resolved.logit_rows = std::max(config.logit_rows, block_size_of(drafters));
+  if (resolved.draft_lengths.empty()) {
+    for (const Drafter& drafter : drafters) resolved.draft_lengths.push_back({drafter.proposer->proposals()});
+  }
+  VOLLEY_CHECK(drafters.size() <= kMostDrafters && resolved.draft_lengths.size() == drafters.size());
+  std::unique_ptr<Round> round(new Round(device, target, kv, std::move(drafters), resolved));
   VOLLEY_RETURN_IF_ERROR(round->allocate());
   if (resolved.graphs && !resolved.profile) round->record_graphs(progress);
   return round;
 }
 
-Round::Round(Device& device, const model::Network& target, const model::KvMemory& kv,
-             std::unique_ptr<Proposer> proposer, const RoundConfig& config)
+Round::Round(Device& device, const model::Network& target, const model::KvMemory& kv, std::vector<Drafter> drafters,
+             const RoundConfig& config)
     : device_(device),
       stream_(device.stream()),
       target_(target),
       kv_(kv),
-      proposer_(std::move(proposer)),
+      drafters_(std::move(drafters)),
       config_(config),
       visibility_(visibility_of(target.spec())),
       slots_(config.slots),
       memory_(std::make_unique<Memory>()) {
-  const int32_t block = proposer_ ? 1 + proposer_->proposals() : 1;
+  const int32_t block = block_size_of(drafters_);
   traits_ = {depth_of(device, config),
              block,
              std::min(config.logit_rows, kMostSharedTokens / block),
@@ -116,7 +127,7 @@ Status Round::allocate() {
     return tables;
   };
   m.target_tables = tables_of(0, target_.kv_layers());
-  m.draft_tables = tables_of(target_.kv_layers(), kv_.size() - target_.kv_layers());
+  for (const Drafter& drafter : drafters_) m.draft_tables.push_back(tables_of(drafter.first_layer, drafter.layers));
   VOLLEY_ASSIGN(sampler_, ops::SamplerState::create(device_, config_.slots + kExtraSlots, target_.spec().vocab));
   ops::SlotSampling scoring;
   scoring.params.temperature = 0;
@@ -290,7 +301,7 @@ Status Round::enqueue_step(std::span<const RoundSegment> segments, const VerifyB
   if (!graphs) {
     draft(layout);
   } else if (layout.blocks > 0) {
-    draft_graphs_.at({graphs->draft_slots, graphs->draft_length})->launch();
+    draft_graphs_.at(graphs->draft)->launch();
   }
   flight->drafted->set();
   if (layout.mask_rows > 0) {

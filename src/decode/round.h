@@ -41,9 +41,9 @@ struct RoundConfig {
   bool profile = false;                         // fill PhaseTimes; on CUDA steps then run one at a time, without graphs
   bool simulate_routing = false;                // see EngineOptions::simulate_routing
   std::chrono::milliseconds mask_timeout{250};  // how long a step waits for grammar masks
-  // Tokens that a block may draft, ascending up to block_size - 1. A step drafts the least that suffices for all its
-  // requests. Empty: whole blocks only.
-  std::vector<int32_t> draft_lengths;
+  // By drafter: tokens that a block may draft, ascending up to Proposer::proposals(). A step drafts the least that
+  // suffices for all its requests. Empty: whole blocks only.
+  std::vector<std::vector<int32_t>> draft_lengths;
   // For rounds of a tensor-parallel group: rank 0 decides the masks of a step, and the other ranks take them from here.
   // Null: there is one rank. Must outlive the round.
   MaskExchange* masks = nullptr;
@@ -57,10 +57,10 @@ struct RoundConfig {
 
 class Round final : public StepExecutor {
  public:
-  // proposer: null for plain decoding. References must outlive the round. progress: fraction of the graphs recorded. On
-  // a dry device the round only measures memory.
+  // drafters: empty for plain decoding. A step drafts with one of them; all of them learn from its rows. References
+  // must outlive the round. progress: fraction of the graphs recorded. On a dry device the round only measures memory.
   static Result<std::unique_ptr<Round>> create(Device& device, const model::Network& target, const model::KvMemory& kv,
-                                               std::unique_ptr<Proposer> proposer, const RoundConfig& config,
+                                               std::vector<Drafter> drafters, const RoundConfig& config,
                                                const std::function<void(double)>& progress = {});
   ~Round() override;
 
@@ -100,14 +100,17 @@ class Round final : public StepExecutor {
     int32_t rows = 0;  // for kShared alone
     auto operator<=>(const VerifyKey&) const = default;
   };
-  using DraftKey = std::pair<int32_t, int32_t>;  // slots, drafted tokens for each
+  struct DraftKey {
+    int32_t drafter = 0, length = 0, slots = 0;  // length: drafted tokens for each slot; 0: the step does not draft
+    auto operator<=>(const DraftKey&) const = default;
+  };
   // Recorded graphs that serve a step.
   struct GraphPlan {
-    int32_t draft_slots = 0, draft_length = 0;  // 0: the step does not draft
+    DraftKey draft;
     VerifyKey verify;
   };
 
-  Round(Device& device, const model::Network& target, const model::KvMemory& kv, std::unique_ptr<Proposer> proposer,
+  Round(Device& device, const model::Network& target, const model::KvMemory& kv, std::vector<Drafter> drafters,
         const RoundConfig& config);
   Status allocate();
   // Scratch memory of the largest step.
@@ -116,7 +119,7 @@ class Round final : public StepExecutor {
   void record_graphs(const std::function<void(double)>& progress);
 
   // Tokens that the drafter's pass drafts for each block when a request wants `most`.
-  int32_t draft_length(int32_t most) const;
+  int32_t draft_length(int32_t drafter, int32_t most) const;
   Layout lay_out(std::span<const RoundSegment> segments, const VerifyBudget& budget, ops::StepSegment* out) const;
   Layout lay_out_recorded(std::span<const RoundSegment> segments, const GraphPlan& plan, ops::StepSegment* out) const;
   std::optional<GraphPlan> graphs_for(std::span<const RoundSegment> segments, const VerifyBudget& budget) const;
@@ -152,13 +155,14 @@ class Round final : public StepExecutor {
   std::vector<model::AddedRows> take_given(const Layout& layout, TensorView x);
   void score(const Layout& layout, TensorView x);
   void accept(const Layout& layout);
-  void commit(const Layout& layout, const PassMemory& pass, TensorView features);
+  // Gives each drafter its features, in their order.
+  void commit(const Layout& layout, const PassMemory& pass, std::vector<model::Capture> captures);
 
   Device& device_;
   Stream& stream_;
   const model::Network& target_;
   const model::KvMemory& kv_;
-  std::unique_ptr<Proposer> proposer_;
+  const std::vector<Drafter> drafters_;
   const RoundConfig config_;
   const ops::Visibility visibility_;
   std::unique_ptr<ops::SamplerState> sampler_;

@@ -26,11 +26,12 @@ Round::Layout Round::lay_out_recorded(std::span<const RoundSegment> segments, co
                                       ops::StepSegment* out) const {
   Layout layout;
   const VerifyKey& verify = plan.verify;
-  const int32_t draft = plan.draft_length, blocks = draft > 0 ? plan.draft_slots : 0;
+  const int32_t draft = plan.draft.length, blocks = draft > 0 ? plan.draft.slots : 0;
   const bool shares = verify.kind == VerifyKind::kShared;
   const int32_t each = verify.kind == VerifyKind::kBlocks ? block_size() : 1;  // rows of each slot, unless shared out
   layout.n = layout.decoding = shares ? std::min(verify.slots, verify.rows) : verify.slots;
   layout.blocks = blocks;
+  layout.drafter = plan.draft.drafter;
   layout.draft_length = draft;
   layout.drafts = blocks * draft;
   layout.rows = layout.choices = shares ? verify.rows : layout.n * each;
@@ -79,15 +80,16 @@ std::optional<Round::GraphPlan> Round::graphs_for(std::span<const RoundSegment> 
     return std::nullopt;
   };
   GraphPlan plan;
-  plan.draft_length = draft_length(most_draft);
-  if (plan.draft_length > 0) {
-    for (const auto& [key, graph] : draft_graphs_) {
-      if (key.second == plan.draft_length && key.first >= n && plan.draft_slots == 0) plan.draft_slots = key.first;
-    }
-    if (plan.draft_slots == 0) return std::nullopt;
+  plan.draft.length = draft_length(budget.drafter, most_draft);
+  if (plan.draft.length > 0) {
+    const auto found = draft_graphs_.lower_bound({budget.drafter, plan.draft.length, n});
+    const bool serves = found != draft_graphs_.end() && found->first.drafter == budget.drafter &&
+                        found->first.length == plan.draft.length;
+    if (!serves) return std::nullopt;
+    plan.draft = found->first;
   }
   std::optional<VerifyKey> verify;
-  if (plan.draft_length == 0) {
+  if (plan.draft.length == 0) {
     verify = first(VerifyKind::kPlain, 0);
   } else {
     const int32_t rows = budget.rows == VerifyBudget::kAll ? all_rows : std::min(budget.rows, all_rows);
@@ -105,15 +107,15 @@ std::vector<Round::GraphPlan> Round::graph_plans() const {
     for (const int32_t n : sizes) slots.insert(std::min(n, config_.slots));
     return slots;
   };
-  std::vector<int32_t> lengths = config_.draft_lengths;
-  if (lengths.empty() && block_size() > 1) lengths.push_back(block_size() - 1);
   std::vector<GraphPlan> plans;
   for (const int32_t slots : up_to_all(kSlotBuckets)) {
-    plans.push_back({0, 0, {VerifyKind::kPlain, slots, 0}});
-    for (const int32_t length : lengths) plans.push_back({slots, length, {}});
+    plans.push_back({{}, {VerifyKind::kPlain, slots, 0}});
+    for (int32_t drafter = 0; drafter < std::ssize(drafters_); ++drafter) {
+      for (const int32_t length : config_.draft_lengths[drafter]) plans.push_back({{drafter, length, slots}, {}});
+    }
     const int64_t rows = int64_t{slots} * block_size();
     if (block_size() > 1 && rows > most_shared_rows() && rows <= config_.max_rows) {
-      plans.push_back({0, 0, {VerifyKind::kBlocks, slots, 0}});
+      plans.push_back({{}, {VerifyKind::kBlocks, slots, 0}});
     }
   }
   int32_t fewer = 0;  // slots of the next smaller size
@@ -126,7 +128,7 @@ std::vector<Round::GraphPlan> Round::graph_plans() const {
       const int32_t rows = i < std::size(kRowBuckets) ? kRowBuckets[i] : static_cast<int32_t>(most);
       if (rows <= before) continue;
       before = static_cast<int32_t>(std::min<int64_t>(rows, most));
-      plans.push_back({0, 0, {VerifyKind::kShared, slots, before}});
+      plans.push_back({{}, {VerifyKind::kShared, slots, before}});
     }
   }
   return plans;
@@ -140,10 +142,10 @@ void Round::record_graphs(const std::function<void(double)>& progress) {
     const GraphPlan& plan = plans[i];
     const Layout layout = lay_out_recorded({}, plan, segments.data());
     auto graph =
-        plan.draft_length > 0 ? device_.record([&] { draft(layout); }) : device_.record([&] { verify(layout); });
+        plan.draft.length > 0 ? device_.record([&] { draft(layout); }) : device_.record([&] { verify(layout); });
     if (graph == nullptr) return;  // this device records no graphs
-    if (plan.draft_length > 0) {
-      draft_graphs_[{plan.draft_slots, plan.draft_length}] = std::move(graph);
+    if (plan.draft.length > 0) {
+      draft_graphs_[plan.draft] = std::move(graph);
     } else {
       verify_graphs_[plan.verify] = std::move(graph);
       if (plan.verify.kind == VerifyKind::kShared) rows.insert(plan.verify.rows);

@@ -5,10 +5,12 @@
 
 namespace volley::decode {
 
-int32_t Round::draft_length(int32_t most) const {
+int32_t Round::draft_length(int32_t drafter, int32_t most) const {
   if (most == 0) return 0;
-  const auto length = std::ranges::lower_bound(config_.draft_lengths, most);
-  return length != config_.draft_lengths.end() ? *length : block_size() - 1;
+  VOLLEY_CHECK(drafter >= 0 && drafter < std::ssize(drafters_));
+  const auto length = std::ranges::lower_bound(config_.draft_lengths[drafter], most);
+  VOLLEY_CHECK(length != config_.draft_lengths[drafter].end());
+  return *length;
 }
 
 // Fills in a decoding segment, but for its place in the step.
@@ -49,12 +51,13 @@ void Round::put_given(const RoundSegment& segment, int32_t row_begin, Layout& la
 Round::Layout Round::lay_out(std::span<const RoundSegment> segments, const VerifyBudget& budget,
                              ops::StepSegment* out) const {
   Layout layout;
+  layout.drafter = budget.drafter;
   const bool shares = budget.rows != VerifyBudget::kAll;
   std::vector<int32_t> draft_counts, choice_counts;
   for (const RoundSegment& segment : segments) {
     const bool continues = segment.start == RoundSegment::kLastToken;
     VOLLEY_CHECK(slots_[segment.slot].running && continues == segment.known.empty());
-    VOLLEY_CHECK(segment.draft == 0 || (proposer_ && continues && segment.chooses));
+    VOLLEY_CHECK(segment.draft == 0 || (continues && segment.chooses));
     VOLLEY_CHECK_LT(segment.draft, block_size());
     VOLLEY_CHECK_LE(segment.scored.size(), segment.known.size());
     ops::StepSegment& s = out[layout.n++] = {};
@@ -95,7 +98,7 @@ Round::Layout Round::lay_out(std::span<const RoundSegment> segments, const Verif
   }
   VOLLEY_CHECK_LE(layout.rows, config_.max_rows);
   VOLLEY_CHECK_LE(layout.choices + std::ssize(layout.scored), int64_t{config_.max_rows});
-  layout.draft_length = draft_length(layout.draft_length);
+  layout.draft_length = draft_length(layout.drafter, layout.draft_length);
   layout.draft_chunks = logit_chunks(draft_counts, config_.logit_rows);
   layout.choice_chunks = logit_chunks(choice_counts, config_.logit_rows);
   if (layout.shared_rows != VerifyBudget::kAll) put_shared_chunk_first(layout);

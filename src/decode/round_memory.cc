@@ -73,6 +73,10 @@ int64_t Round::largest_scratch() {
   Buffer& scores = memory_->scores;  // a prompt's logprobs use addresses counted from here
   scores = Buffer(no_memory(), static_cast<size_t>(memory_->scores_bytes(config_.max_rows)), [](void*, size_t) {});
 
+  int32_t longest = 0;  // the drafter of the longest blocks
+  for (int32_t i = 0; i < std::ssize(drafters_); ++i) {
+    if (drafters_[i].proposer->proposals() == block_size() - 1) longest = i;
+  }
   std::vector<ops::StepSegment> placed(config_.slots);
   const std::vector<TokenId> tokens(config_.max_rows);
   for (const LargeStep& step : largest_steps(config_, block_size(), most_shared_rows())) {
@@ -90,7 +94,7 @@ int64_t Round::largest_scratch() {
       chunk.scored = chunk.known.first(step.known - 1);
       chunk.chooses = true;
     }
-    Layout layout = lay_out(segments, {.rows = step.shared}, placed.data());
+    Layout layout = lay_out(segments, {.rows = step.shared, .drafter = longest}, placed.data());
     if (step.known > 0) {
       layout.rope_axes = target_.spec().has_rope_axes();
       layout.given.push_back({layout.rows - step.known, step.known});  // several take no more than one
@@ -99,8 +103,9 @@ int64_t Round::largest_scratch() {
     layout.choice_chunks = {{0, layout.n, 0, std::min(layout.choices, config_.logit_rows)}};
     verify(layout);
   }
-  if (block_size() > 1) {
-    Layout layout = lay_out_recorded({}, {config_.slots, block_size() - 1, {}}, placed.data());
+  for (int32_t drafter = 0; drafter < std::ssize(drafters_); ++drafter) {
+    const int32_t length = config_.draft_lengths[drafter].back();
+    Layout layout = lay_out_recorded({}, {{drafter, length, config_.slots}, {}}, placed.data());
     layout.draft_chunks = {{0, layout.blocks, 0, std::min(layout.drafts, config_.logit_rows)}};
     draft(layout);
   }

@@ -13,6 +13,7 @@ struct Round::Layout {
   int32_t decoding = 0;                      // the first segments of these, which decode
   int32_t segments = 0;                      // at least n: a recorded drafter's pass may have room for more
   int32_t blocks = 0;                        // blocks in the drafter's pass
+  int32_t drafter = 0;                       // the one that drafts
   int32_t draft_length = 0;                  // tokens that the drafter's pass drafts for each block
   int32_t shared_rows = VerifyBudget::kAll;  // rows of the target's pass for the decoding segments
   int32_t rows = 0;                          // rows of the target's pass
@@ -52,7 +53,8 @@ struct Round::Memory {
   int32_t mask_words = 0;                               // words of a mask
   TensorView tables;                                    // page_tables as [groups * table_rows, width]
   int64_t table_rows = 0;                               // rows of a group's table
-  PageTables target_tables, draft_tables;
+  PageTables target_tables;
+  std::vector<PageTables> draft_tables;  // by drafter
   // sizes of the parts of `step`; axes_bytes is 0 for targets without axes
   int64_t segments_bytes = 0, edits_bytes = 0, tokens_bytes = 0, axes_bytes = 0;
   int32_t max_segments = 0;

@@ -42,9 +42,9 @@ void Round::draft(const Layout& layout) {
   pass.length = layout.draft_length;
   pass.tokens = array_of<TokenId>(memory_->drafts);
   pass.confidence = array_of<float>(memory_->confidence);
-  pass.page_tables = memory_->draft_tables;
+  pass.page_tables = memory_->draft_tables[layout.drafter];
   pass.max_positions = config_.max_positions;
-  proposer_->draft(stream_, pass, *sampler_, *scratch_);
+  drafters_[layout.drafter].proposer->draft(stream_, pass, *sampler_, *scratch_);
 }
 
 // Chooses the drafted tokens to verify.
@@ -84,16 +84,17 @@ void Round::verify(const Layout& layout) {
   target.exchange = config_.exchange;
   target_.plan(target);
   const TensorView x = scratch_->take(DType::kF32, {layout.rows, target_.spec().hidden});
-  model::Capture capture;
-  if (proposer_ && !proposer_->feature_layers().empty()) {
-    capture.layers = proposer_->feature_layers();
+  std::vector<model::Capture> captures;  // one for each drafter
+  for (const Drafter& drafter : drafters_) {
+    model::Capture& capture = captures.emplace_back();
+    capture.layers = drafter.proposer->feature_layers();
     const auto width = static_cast<int64_t>(capture.layers.size()) * target_.spec().hidden;
-    capture.features = scratch_->take(target_.activation(), {layout.rows, width});
+    if (width > 0) capture.features = scratch_->take(target_.activation(), {layout.rows, width});
   }
   target_.embed(stream_, pass.rows.token_ids, x);
   const std::vector<model::AddedRows> added = take_given(layout, x);
   target.added = added;
-  target_.forward(target, capture, x);
+  target_.forward(target, captures, x);
   if (enqueued_ != nullptr) enqueued_->forwarded->set();
   if (enqueued_ != nullptr && device_.kind() == DeviceKind::kCpu) fill_masks(*enqueued_);
   ops::take_masks(stream_,
@@ -103,7 +104,7 @@ void Round::verify(const Layout& layout) {
   score(layout, x);
   accept(layout);
   if (enqueued_ != nullptr) enqueued_->chosen->set();
-  if (capture.features.data != nullptr) commit(layout, pass, capture.features);
+  commit(layout, pass, std::move(captures));
 }
 
 // Vectors that a prompt brings take the place of its rows of the embedding. On a GPU the host waits here for the work
@@ -275,17 +276,27 @@ void Round::accept(const Layout& layout) {
   sampler_->append_committed(stream_, {out.slots, out.counts, out.tokens, layout.n, out.stride});
 }
 
-// Gives the drafter the features of rows that are now part of their sequences: all known rows, and the accepted ones
+// Gives each drafter the features of rows that are now part of their sequences: all known rows, and the accepted ones
 // (the bonus token has no row yet). Where only the device knows the outcomes, it gets all rows: a rejected row's K and
-// V lie past the sequence's end, where the next block overwrites them before any row sees them. A drafter's rotary
+// V lie past the sequence's end, where a later block or row overwrites them before any row sees them. A drafter's rotary
 // positions are the tokens' indices, whatever the target's are.
-void Round::commit(const Layout& layout, const PassMemory& pass, TensorView features) {
+void Round::commit(const Layout& layout, const PassMemory& pass, std::vector<model::Capture> captures) {
+  const auto learns = [](const model::Capture& capture) { return capture.features.data != nullptr; };
+  if (std::ranges::none_of(captures, learns)) return;
   ArenaScope scope(*scratch_);
   ops::Rows kept_rows = pass.rows;
   kept_rows.rope_positions = kept_rows.cache_positions;
   kept_rows.rope_axes = {};
-  for (int i = 0; i < ops::kMaxViews; ++i) kept_rows.views[i].page_table = memory_->draft_tables[i];
-  if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, kept_rows, features, *scratch_);
+  const auto give = [&] {
+    for (size_t i = 0; i < drafters_.size(); ++i) {
+      if (!learns(captures[i])) continue;
+      for (int view = 0; view < ops::kMaxViews; ++view) {
+        kept_rows.views[view].page_table = memory_->draft_tables[i][view];
+      }
+      drafters_[i].proposer->commit(stream_, kept_rows, captures[i].features, *scratch_);
+    }
+  };
+  if (device_.kind() != DeviceKind::kCpu) return give();
   std::vector<int32_t> index;
   std::vector<ops::RowSegment> segments;
   if (stream_.dry()) {  // gathering all rows takes the most memory
@@ -313,9 +324,11 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
       *array = pick_row(*array);
     }
     kept_rows.rope_positions = kept_rows.cache_positions;
-    features = pick(features, features.dim(1));
+    for (model::Capture& capture : captures) {
+      if (learns(capture)) capture.features = pick(capture.features, capture.features.dim(1));
+    }
   }
-  proposer_->commit(stream_, kept_rows, features, *scratch_);
+  give();
 }
 
 }  // namespace volley::decode

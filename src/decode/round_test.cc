@@ -121,7 +121,7 @@ TEST(Round, PromptsComeInPieces) {
 // Protects: a step asks the drafter for the least agreed length that suffices for all its requests, each request gets
 // the number that it wanted, and chunks of logits hold whole blocks.
 TEST(Round, DraftsComeInAgreedLengthsAndLogitsInChunks) {
-  TinyWorld world({.block_size = 8, .logit_rows = 8, .draft_lengths = {2, 5, 7}});
+  TinyWorld world({.block_size = 8, .logit_rows = 8, .draft_lengths = {{2, 5, 7}}});
   know_answers(world);
   std::vector<std::vector<TokenId>> tokens;
   for (size_t i = 0; i < 3; ++i) tokens.push_back(prefill(world, static_cast<int32_t>(i), i));
@@ -149,6 +149,35 @@ TEST(Round, DraftsComeInAgreedLengthsAndLogitsInChunks) {
   step({0, 0, 0});
   EXPECT_EQ(world.proposer->asked.size(), before) << "nobody drafts";
   for (size_t i = 0; i < 3; ++i) expect_begins(tokens[i], i);
+}
+
+// Protects: two drafters take turns at the blocks of a step, each within its own lengths; both learn the same rows,
+// each from its own layers; and the tokens stay the same.
+TEST(Round, TwoDraftersTakeTurns) {
+  TinyWorld world({.block_size = 8, .second_block_size = 4, .draft_lengths = {{2, 7}, {1, 3}}});
+  know_answers(world);
+  world.second->answers = world.proposer->answers;
+  world.proposer->are_wrong = world.second->are_wrong = sometimes;
+  EXPECT_EQ(world.round->block_size(), 8);
+  std::vector<std::vector<TokenId>> tokens;
+  for (size_t i = 0; i < 3; ++i) tokens.push_back(prefill(world, static_cast<int32_t>(i), i));
+  for (int32_t step = 0; step < 9; ++step) {
+    VerifyBudget budget;
+    budget.drafter = step % 3 == 2 ? 0 : 1;
+    const ScriptedProposer& drafts = budget.drafter == 0 ? *world.proposer : *world.second;
+    const size_t before = world.proposer->asked.size() + world.second->asked.size(), own = drafts.asked.size();
+    const int32_t wanted = step % 2 == 0 ? 2 : 1;
+    const auto results = world.step({decoding(0, wanted), decoding(1, 1), decoding(2, 0)}, budget);
+    EXPECT_EQ(world.proposer->asked.size() + world.second->asked.size(), before + 1) << "one of them drafts";
+    ASSERT_EQ(drafts.asked.size(), own + 1);
+    const int32_t least = budget.drafter == 0 ? 2 : wanted == 2 ? 3 : 1;
+    EXPECT_EQ(drafts.asked.back().length, least);
+    for (size_t i = 0; i < 3; ++i) append(tokens[i], results[i]);
+  }
+  for (size_t i = 0; i < 3; ++i) expect_begins(tokens[i], i);
+  EXPECT_EQ(world.proposer->committed, world.second->committed);
+  EXPECT_EQ(world.proposer->first_features, world.second->first_features) << "both read layer 1 first";
+  EXPECT_EQ(TinyWorld({.block_size = 4, .second_block_size = 8}).round->block_size(), 8);
 }
 
 // Protects: a verify budget is kept to the row, goes to the tokens most likely to survive, and changes no token.
@@ -361,7 +390,7 @@ TEST(RoundDeath, RefusesWhatMakesNoSense) {
   EXPECT_DEATH(prefill(world, 0, 1), "running");
   TinyWorld plain({.slots = 1});
   prefill(plain, 0, 0);
-  EXPECT_DEATH(plain.step({decoding(0, 1)}), "proposer_");
+  EXPECT_DEATH(plain.step({decoding(0, 1)}), "drafters_");
 }
 
 // Protects: the state behind n tokens is a function of the tokens, bit for bit. It depends neither on the split into

@@ -91,12 +91,14 @@ class ScriptedProposer final : public Proposer {
     int32_t blocks = 0, length = 0, drafts = 0;
     size_t chunks = 0;
   };
-  ScriptedProposer(int32_t proposals, int32_t hidden) : proposals_(proposals), hidden_(hidden) {}
+  ScriptedProposer(int32_t proposals, int32_t hidden, std::vector<int32_t> layers)
+      : proposals_(proposals), hidden_(hidden), layers_(std::move(layers)) {}
 
   std::map<uint64_t, std::vector<TokenId>> answers;
   std::function<bool(uint64_t seed, int32_t place)> are_wrong = [](uint64_t, int32_t) { return false; };
   std::vector<Asked> asked;
   std::map<int32_t, std::vector<int32_t>> committed;  // by slot: positions whose features came, in order
+  std::map<int32_t, std::vector<std::vector<std::byte>>> first_features;  // theirs of the first layer
 
   int32_t proposals() const override { return proposals_; }
   std::span<const int32_t> feature_layers() const override { return layers_; }
@@ -122,25 +124,32 @@ class ScriptedProposer final : public Proposer {
 
   void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena&) override {
     if (stream.dry()) return;
+    const auto row = [&](int64_t i) {
+      const auto* begin =
+          static_cast<const std::byte*>(features.data) + i * features.dim(1) * dtype_size(features.dtype);
+      return std::vector<std::byte>(begin, begin + hidden_ * dtype_size(features.dtype));
+    };
     ASSERT_EQ(features.dim(0), rows.rows);
     ASSERT_EQ(features.dim(1), static_cast<int64_t>(layers_.size()) * hidden_);
     for (int32_t i = 0; i < rows.rows; ++i) {
       committed[rows.slots.as<int32_t>()[i]].push_back(rows.cache_positions.as<int32_t>()[i]);
+      first_features[rows.slots.as<int32_t>()[i]].push_back(row(i));
     }
   }
 
  private:
   const int32_t proposals_, hidden_;
-  const std::vector<int32_t> layers_ = {1, 0};
+  const std::vector<int32_t> layers_;
 };
 
 struct TinyOptions {
-  int32_t block_size = 1;  // 1: no proposer
+  int32_t block_size = 1;         // 1: no proposer
+  int32_t second_block_size = 1;  // of a second proposer; 1: there is none
   int32_t slots = 4, max_rows = 64, logit_rows = 64, page_size = 16, threads = 1, depth = 0;
   int32_t window = 8;     // the first layer's window
   bool recurrent = true;  // adds a third layer, with the gated delta rule
   bool poisoned = false;
-  std::vector<int32_t> draft_lengths;
+  std::vector<std::vector<int32_t>> draft_lengths;
 };
 
 class TinyWorld {
@@ -157,7 +166,7 @@ class TinyWorld {
 
  public:
   std::unique_ptr<Round> round;
-  ScriptedProposer* proposer = nullptr;  // null: no proposer
+  ScriptedProposer *proposer = nullptr, *second = nullptr;  // null: no such proposer
 
   explicit TinyWorld(const TinyOptions& options) : pages_a_slot_(kPositions / options.page_size) {
     device_ = must(make_cpu_device(options.threads));
@@ -169,12 +178,19 @@ class TinyWorld {
     target_ = must(model::Network::load(loader, weights, decoder, numerics, kPositions));
     model::KvLayout layout = model::kv_layout(model::kv_shapes(decoder), options.page_size, DType::kF32);
     for (kv::Group& group : layout.groups) group.pages = int64_t{options.slots} * pages_a_slot_;
-    model::add_states(decoder, options.slots, options.block_size - 1, numerics.activation, layout);
+    const int32_t block_size = std::max(options.block_size, options.second_block_size);
+    model::add_states(decoder, options.slots, block_size - 1, numerics.activation, layout);
     layout.snapshots = layout.states.empty() ? 0 : options.slots;
     kv_ = must(model::KvMemory::allocate(*device_, layout));
-    std::unique_ptr<ScriptedProposer> scripted;
-    if (options.block_size > 1) scripted = std::make_unique<ScriptedProposer>(options.block_size - 1, decoder.hidden);
-    proposer = scripted.get();
+    std::vector<Drafter> drafters;
+    const auto add = [&](int32_t block, std::vector<int32_t> features, ScriptedProposer*& made) {
+      if (block == 1) return;
+      auto scripted = std::make_unique<ScriptedProposer>(block - 1, decoder.hidden, std::move(features));
+      made = scripted.get();
+      drafters.push_back({std::move(scripted), target_->kv_layers(), 0});
+    };
+    add(options.block_size, {1, 0}, proposer);
+    add(options.second_block_size, {1}, second);
     RoundConfig config;
     config.slots = options.slots;
     config.max_rows = options.max_rows;
@@ -183,7 +199,7 @@ class TinyWorld {
     config.logit_rows = options.logit_rows;
     config.depth = options.depth;
     config.draft_lengths = options.draft_lengths;
-    round = must(Round::create(*device_, *target_, *kv_, std::move(scripted), config));
+    round = must(Round::create(*device_, *target_, *kv_, std::move(drafters), config));
   }
 
   // Starts a slot on pages of its own, which lie in no order. output: a resumed request's tokens.
@@ -263,7 +279,7 @@ inline RoundSegment decoding(int32_t slot, int32_t draft) {
 // function of the round, the choice after a prompt.
 inline std::vector<TokenId> recomputed(const TinyRequest& request, const TinyOptions& options = {}) {
   TinyOptions plain = options;
-  plain.block_size = 1;
+  plain.block_size = plain.second_block_size = 1;
   plain.max_rows = kPositions;
   plain.draft_lengths = {};
   std::vector<TokenId> output;

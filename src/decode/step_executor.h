@@ -28,11 +28,15 @@ struct SimulatedAcceptance {
   float p = 0, confidence = 0;
 };
 
-// Rows of the target's pass for the decoding segments.
+// Drafters of one engine.
+inline constexpr int32_t kMostDrafters = 2;
+
+// Who drafts a step's blocks, and the rows of the target's pass for the decoding segments.
 struct VerifyBudget {
   static constexpr int32_t kAll = ops::SharePlan::kAll;
   int32_t rows = kAll;                        // last tokens included; kAll: verify every drafted token
   const ops::SurvivalTable* table = nullptr;  // required unless kAll; Enqueue copies it
+  int32_t drafter = 0;                        // index among the round's
 };
 
 // Limits that the device applies to a request.
@@ -224,7 +228,8 @@ struct StepTraits {
   // no more. row_buckets are the recorded sizes (empty: any size is as good).
   int32_t most_shared_rows = 0;
   std::vector<int32_t> row_buckets;
-  std::vector<int32_t> draft_lengths;  // see RoundConfig::draft_lengths
+  // By drafter: tokens that a block may draft, ascending; the last is the drafter's most.
+  std::vector<std::vector<int32_t>> draft_lengths;
 };
 
 class StepExecutor {
@@ -253,7 +258,7 @@ class StepExecutor {
   int32_t block_size() const { return traits_.block_size; }
   int32_t most_shared_rows() const { return traits_.most_shared_rows; }
   const std::vector<int32_t>& row_buckets() const { return traits_.row_buckets; }
-  const std::vector<int32_t>& draft_lengths() const { return traits_.draft_lengths; }
+  const std::vector<std::vector<int32_t>>& draft_lengths() const { return traits_.draft_lengths; }
 
   virtual const std::vector<kv::Group>& page_groups() const = 0;  // pages of one rank
   virtual int32_t under_way() const = 0;                          // number of enqueued steps

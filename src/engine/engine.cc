@@ -72,6 +72,10 @@ class EngineImpl final : public Engine {
       return failed_precondition("There is no drafter, so there is nothing to verify: start with --draft DIR.");
     }
     VOLLEY_RETURN_IF_ERROR(check_verify(policy, info_.block_size));
+    const bool plain = policy.kind == VerifyPolicy::Kind::kFixed && policy.tokens == 0;
+    if (info_.drafters > 1 && policy.kind != VerifyPolicy::Kind::kAuto && !plain) {
+      return failed_precondition("There are two drafters, between which only --verify auto chooses.");
+    }
     if (policy.kind == VerifyPolicy::Kind::kAuto && !measured_) {
       return failed_precondition("What a step costs was not measured: start with --verify auto.");
     }
@@ -136,6 +140,17 @@ class EngineImpl final : public Engine {
   Dispatcher dispatcher_;
 };
 
+// What is said of each drafter with weights, with commas between; once where they agree.
+std::string of_drafters(const ResolvedModels& models, const std::function<std::string(const ResolvedDrafter&)>& say) {
+  std::string all;
+  for (const ResolvedDrafter& drafter : models.drafters) {
+    if (drafter.checkpoint == nullptr) continue;
+    const std::string one = say(drafter);
+    if (one != all) all += (all.empty() ? "" : ", ") + one;
+  }
+  return all;
+}
+
 EngineInfo describe(const ResolvedModels& models, const Executor& replica) {
   EngineInfo info;
   info.architecture = models.target.architecture;
@@ -148,8 +163,9 @@ EngineInfo describe(const ResolvedModels& models, const Executor& replica) {
   info.instruction_set = cpu ? ops::cpu_instruction_set() : replica.ready().device;
   if (!cpu) {
     info.attention_backend = ops::attention_backend_name(models.target_numerics.attention);
-    if (models.draft_checkpoint)
-      info.draft_attention_backend = ops::attention_backend_name(models.draft_numerics.attention);
+    info.draft_attention_backend = of_drafters(models, [](const ResolvedDrafter& drafter) {
+      return std::string(ops::attention_backend_name(drafter.numerics.attention));
+    });
   }
   info.vocab_size = models.target.decoder.vocab;
   info.max_model_len = models.max_model_len;
@@ -164,9 +180,10 @@ EngineInfo describe(const ResolvedModels& models, const Executor& replica) {
   info.kv_bytes = apart * models.memory.kv_bytes();
   info.weight_bytes = replica.ready().weight_bytes;
   info.quantization = quantization_name(models.target_numerics.storage, *models.target_checkpoint);
-  if (models.draft_checkpoint) {
-    info.draft_quantization = quantization_name(models.draft_numerics.storage, *models.draft_checkpoint);
-  }
+  info.draft_quantization = of_drafters(models, [](const ResolvedDrafter& drafter) {
+    return quantization_name(drafter.numerics.storage, *drafter.checkpoint);
+  });
+  info.drafters = static_cast<int>(models.drafters.size());
   info.max_num_seqs = models.max_num_seqs;
   info.tensor_parallel_size = replica.ranks();
   info.expert_parallel = models.expert_replicas > 1 || (models.ranks > 1 && models.target.decoder.divides_by_expert());
@@ -228,9 +245,10 @@ Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const Reso
   parts.target_step_s = models.target_step_s;
   parts.verify = options.verify;
   parts.step_timeout = step_timeout(options, models);
-  if (models.draft) {
-    const decode::ProposerFacts& draft = models.draft->facts();
-    parts.drafter = {draft.likely_mistake, decode::has_windows(draft), models.draft_quantised()};
+  for (const ResolvedDrafter& drafter : models.drafters) {
+    const decode::ProposerFacts& draft = drafter.facts();
+    const std::string name = models.drafters.size() > 1 ? draft.architecture : "";
+    parts.drafters.push_back({name, draft.likely_mistake, decode::has_windows(draft), drafter.quantised()});
   }
   return made;
 }
@@ -239,7 +257,7 @@ Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const Reso
 Status measure_costs(const EngineOptions& options, const ResolvedModels& models, std::span<Executor* const> replicas,
                      size_t index, ReplicaParts& made, std::map<std::string, decode::CostModel>& costs,
                      const Progress& progress) {
-  if (!models.draft || options.verify.kind != VerifyPolicy::Kind::kAuto) return {};
+  if (models.drafters.empty() || options.verify.kind != VerifyPolicy::Kind::kAuto) return {};
   const std::string key = cost_key(models, options, made.info);
   if (!costs.contains(key)) {
     const CostCache cache(options.cost_cache_dir, key);

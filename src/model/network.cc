@@ -138,10 +138,10 @@ std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const
   return inputs;
 }
 
-void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
+void Network::forward(Pass& pass, std::span<const Capture> captures, TensorView x) const {
   if (layers_.empty()) return;
   const bool convolves = spec_.block_conv.taps > 0;
-  VOLLEY_CHECK(!convolves || (capture.layers.empty() && pass.added.empty()));
+  VOLLEY_CHECK(!convolves || (captures.empty() && pass.added.empty()));
   ArenaScope inputs_scope(pass.scratch);
   const std::vector<ops::Input> inputs = take_inputs(pass.rows.rows, pass.scratch);
   const auto normed = [&](const comm::NormAfter& norm) {
@@ -163,22 +163,28 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
     if (!norms_itself && next != nullptr) normed(*next);
   };
   normed({layers_[0].mixer_around.norm.view, spec_.norm_eps, inputs[0]});
+  std::vector<ops::FeatureBlock> wanted;  // the places of a layer's output
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Block& layer = layers_[i];
     const comm::NormAfter post = {layer.ffn_around.norm.view, spec_.norm_eps, inputs[2 * i + 1]};
     run(layer.mixer, layer.mixer_around, inputs[2 * i], &post);
-    const auto first = capture.layers.begin(), end = capture.layers.end();
-    const auto captured_from = [&](auto from) { return std::find(from, end, static_cast<int32_t>(i)); };
-    auto column = captured_from(first);
+    wanted.clear();
+    for (const Capture& capture : captures) {
+      for (size_t column = 0; column < capture.layers.size(); ++column) {
+        if (capture.layers[column] == static_cast<int32_t>(i)) {
+          wanted.push_back({capture.features, static_cast<int64_t>(column)});
+        }
+      }
+    }
     // Rows that bring vectors get them between the block and the norm.
     const bool adds = !pass.added.empty() && static_cast<int32_t>(i) < spec_.added_layers;
     const bool last = i + 1 == layers_.size();
     comm::NormAfter next;
     if (!last) {
       next = {layers_[i + 1].mixer_around.norm.view, spec_.norm_eps, inputs[2 * i + 2]};
-      if (column != end) {  // the norm reads the captured rows, and copies them
-        next.copy = {capture.features, column - first};
-        column = captured_from(column + 1);
+      if (!wanted.empty()) {  // the norm reads the captured rows, and copies them
+        next.copy = wanted.back();
+        wanted.pop_back();
       }
     }
     run(layer.ffn, layer.ffn_around, inputs[2 * i + 1], last || adds ? nullptr : &next);
@@ -186,8 +192,8 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
       add_rows(pass, static_cast<int64_t>(i), x);
       if (!last) normed(next);
     }
-    for (; column != end; column = captured_from(column + 1)) {
-      ops::capture_feature(pass.stream, x, (column - first) * spec_.hidden, capture.features);
+    for (const ops::FeatureBlock& block : wanted) {
+      ops::capture_feature(pass.stream, x, block.index * spec_.hidden, block.features);
     }
   }
 }

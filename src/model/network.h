@@ -12,10 +12,10 @@
 
 namespace volley::model {
 
-// Where the outputs of layers are stored for a drafter to read.
+// Where the outputs of layers are stored for a drafter to read; each drafter has its own.
 struct Capture {
   std::span<const int32_t> layers;  // ascending or not: features' columns follow this order
-  TensorView features;              // [rows, layers * hidden], activation dtype; null view when not wanted
+  TensorView features;              // [rows, layers * hidden], activation dtype; null view without layers
 };
 
 // logits = head(h), for an output head that the ranks of `group` divide among them (null: one rank); see
@@ -43,7 +43,7 @@ class Network {
   // Runs the layers over the planned pass, in place on x: [rows, hidden] fp32, the rows' embeddings, wherever they come
   // from. REQUIRES: of layers with convolutions
   // that the rows are blocks of Rows::max_segment_rows, and that nothing is captured.
-  void forward(Pass& pass, const Capture& capture, TensorView x) const;
+  void forward(Pass& pass, std::span<const Capture> captures, TensorView x) const;
   // A pass without rows: its experts serve the other replicas' rows. REQUIRES: Pass::exchange; plan() was not called.
   void take_part(Pass& pass) const;
 

@@ -232,6 +232,7 @@ void CallFields::check_segments(std::span<const RoundSegment> segments) {
 
 void CallFields::verify_budget(VerifyBudget& budget) {
   within(budget.rows, VerifyBudget::kAll, limits_.logit_rows, "the number of rows to share out");
+  within(budget.drafter, 0, std::max<int32_t>(1, std::ssize(limits_.proposals)) - 1, "the drafter");
   bool has_table = budget.table != nullptr;
   values(has_table);
   if (!has_table) return;
@@ -248,11 +249,13 @@ void CallFields::step(std::span<const RoundSegment>& all, VerifyBudget& budget) 
   segments(all);
   verify_budget(budget);
   if (!reads()) return;
+  const int32_t most = limits_.proposals.empty() ? 0 : limits_.proposals[budget.drafter];
   const bool shares = budget.rows != VerifyBudget::kAll;
   int64_t decoding = 0, rows = shares ? budget.rows : 0, logits = rows;  // rows of the target's pass; rows of logits
   for (const RoundSegment& s : all) {
     const bool decodes = s.start == RoundSegment::kLastToken;
     const int64_t own = !decodes ? std::ssize(s.known) : shares ? 0 : 1 + s.draft;
+    if (s.draft > most) return fail("a segment drafts more than its drafter does");
     decoding += decodes ? 1 : 0;
     rows += own;
     logits += std::ssize(s.scored) + (decodes ? own : s.chooses ? 1 : 0);

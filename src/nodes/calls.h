@@ -21,6 +21,7 @@ struct CallLimits {
   int32_t max_positions = 0;  // per sequence
   int32_t page_size = 1;
   int32_t block_size = 1;
+  std::vector<int32_t> proposals;  // by drafter: most tokens that it drafts for a block
   int32_t vocab = 0;
   int32_t hidden = 0;             // width of the vectors that rows bring
   int32_t vectors = 1;            // how many vectors a row brings

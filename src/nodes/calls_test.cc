@@ -134,7 +134,7 @@ Bytes every_call() {
   append(decode::CopyMemory{copy(Kind::kPage, 0, 0, 9, 3)});
   append(decode::Reserve{step});
   append(decode::Enqueue{step, {}});
-  append(decode::Enqueue{step, {6, &table}});
+  append(decode::Enqueue{step, {6, &table, 1}});
   append(decode::FillMasks{});
   append(decode::Wait{});
   append(Masks{{1, 2, 3}});
@@ -181,9 +181,10 @@ TEST(Calls, SayWhoTakesPartInAStep) {
   ops::SurvivalTable table;
   table.log_odds[15][31] = -3;
   const auto said = segments();
-  const Call call = heard(decode::Enqueue{said, {6, &table}});
+  const Call call = heard(decode::Enqueue{said, {6, &table, 1}});
   const auto& [back, budget] = as<decode::Enqueue>(call);
   EXPECT_EQ(budget.rows, 6);
+  EXPECT_EQ(budget.drafter, 1);
   ASSERT_TRUE(budget.table != nullptr && budget.table != &table);
   EXPECT_EQ(std::memcmp(budget.table->log_odds, table.log_odds, sizeof(table.log_odds)), 0);
   ASSERT_EQ(back.size(), said.size());
@@ -307,7 +308,7 @@ TEST(Calls, ChangedBytesDoNoHarm) {
 
 TEST(Replies, ComeBackAsTheyWere) {
   Bytes bytes;
-  append_reply(bytes, Ready{3, 100, 60, 5, {2, 16, 1024, {8, 16}, {3, 15}}, "NVIDIA H200"});
+  append_reply(bytes, Ready{3, 100, 60, 5, {2, 16, 1024, {8, 16}, {{3, 15}, {1, 3}}}, "NVIDIA H200"});
   append_reply(bytes, Answer{Status()});
   append_reply(bytes, Answer{resource_exhausted("No room.")});
   append_reply(bytes, Report{0xfedc'ba98'7654'3210, 77});
@@ -319,7 +320,7 @@ TEST(Replies, ComeBackAsTheyWere) {
   const decode::StepTraits& traits = ready.traits;
   EXPECT_TRUE(traits.depth == 2 && traits.block_size == 16 && traits.most_shared_rows == 1024);
   EXPECT_EQ(traits.row_buckets, (std::vector<int32_t>{8, 16}));
-  EXPECT_EQ(traits.draft_lengths, (std::vector<int32_t>{3, 15}));
+  EXPECT_EQ(traits.draft_lengths, (std::vector<std::vector<int32_t>>{{3, 15}, {1, 3}}));
   EXPECT_EQ(ready.device, "NVIDIA H200");
   const auto status = [&](size_t i) { return std::get<Status>(std::get<Answer>(at(i)).answer); };
   EXPECT_TRUE(status(1).ok());

@@ -12,6 +12,7 @@ inline CallLimits limits() {
   all.max_positions = 100;
   all.page_size = 16;
   all.block_size = 8;
+  all.proposals = {7, 5};
   all.vocab = 50;
   all.hidden = 3;
   all.vectors = 2;

@@ -29,7 +29,8 @@ void fields(Fields& f, Ready& ready) {
   f.within(traits.block_size, 1, 1 << 20, "the block size");
   f.within(traits.most_shared_rows, 0, 1 << 30, "the number of rows to share out");
   f.array(traits.row_buckets, 1 << 20, "the list of rows");
-  f.array(traits.draft_lengths, 1 << 20, "the list of drafts");
+  f.list(traits.draft_lengths, decode::kMostDrafters, "the number of drafters",
+         [&f](std::vector<int32_t>& lengths) { f.array(lengths, 1 << 20, "the list of drafts"); });
   f.text(ready.device, kMostSentence, "the device");
 }
 

@@ -93,12 +93,15 @@ class EngineBase:
         if seed is not None:
             Number(0, 2**64 - 1, whole=True).check("seed", seed)
         self._seeds = None if seed is None else random.Random(seed)
-        target, drafter = locate(model, draft, None if download_dir is None else Path(download_dir))
-        if speculation and drafter is None:
+        target, drafters = locate(model, draft, None if download_dir is None else Path(download_dir))
+        if speculation and not drafters:
             raise ValueError("speculation=True needs a drafter: give its folder with draft=…")
         options.model_dir = target.folder
-        if drafter is not None and speculation is not False:
-            options.draft_dir = drafter.folder
+        if speculation is False:
+            drafters = []
+        if drafters:
+            options.draft_dir = drafters[0].folder
+            options.second_draft_dir = drafters[1].folder if len(drafters) > 1 else ""
         else:
             options.speculation = "off"
         options.max_queue = _NO_BOUND  # this process asks for itself
@@ -114,7 +117,7 @@ class EngineBase:
         info = self.info
         self._eos = set(info.eos_token_ids)
         self._request_ids = itertools.count()
-        self._names = (target.name, drafter.name if options.draft_dir and drafter is not None else None)
+        self._names = (target.name, ",".join(drafter.name for drafter in drafters) or None)
         for warning in info.warnings:
             warnings.warn(warning, stacklevel=2)
 

@@ -83,17 +83,25 @@ def _known_drafter(target: Located, cache: Path | None) -> Located:
 
 def locate(
     model: str | Path | None, draft: str | Path | None, cache: Path | None = None
-) -> tuple[Located, Located | None]:
-    """Target and drafter: the pocket pair without a `model`; `draft`: "auto" for the one that is known, "mtp", "none".
+) -> tuple[Located, list[Located]]:
+    """Target and drafters: the pocket pair without a `model`; `draft`: "auto" for the one that is known, "mtp", "none",
+    or two with a comma between.
 
     `cache`: where names are looked up; None: where Hugging Face's tools keep what they download.
     """
     cache = cache or _hub_cache()
     target = _locate(_POCKET / "pocket" if model is None else model, "model", cache)
     if draft == "none" or (model is not None and not draft):
-        return target, None
+        return target, []
     if model is None and draft in (None, "", "auto"):
         draft = _POCKET / "pocket-dflash"
-    if draft == "mtp":
-        return target, target
-    return target, _known_drafter(target, cache) if draft == "auto" else _locate(draft or "", "draft", cache)
+    names: list[str | Path] = [*draft.split(",")] if isinstance(draft, str) else [draft or ""]
+    if len(names) > 2 or (len(names) > 1 and "none" in names):
+        raise ValueError(f"draft={draft!r} must name a drafter, two with a comma between, or none")
+
+    def located(name: str | Path) -> Located:
+        if name == "mtp":
+            return target
+        return _known_drafter(target, cache) if name == "auto" else _locate(name, "draft", cache)
+
+    return target, [located(name) for name in names]

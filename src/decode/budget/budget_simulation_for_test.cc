@@ -50,7 +50,13 @@ RoundSeconds Machine::seconds(const RoundShape& shape) const {
   const auto whole = [&](int32_t n) { return (n + whole_rows - 1) / whole_rows * whole_rows; };
   RoundSeconds seconds;
   const auto kv_tokens = static_cast<double>(shape.kv_tokens);
-  if (shape.draft > 0) seconds.draft = between(draft, whole(slots * (shape.draft + 1))) + kv_tokens * kv.draft;
+  if (shape.draft > 0) {
+    const bool chains = shape.drafter >= chains_from;
+    const int32_t passes = chains ? shape.draft : 1;
+    const double pass = chains ? between(chain, slots) : between(draft, whole(slots * (shape.draft + 1)));
+    const double per_position = kv.draft.empty() ? 0 : kv.draft.at(shape.drafter);
+    seconds.draft = passes * (pass + kv_tokens * per_position);
+  }
   seconds.rest = between(rest, whole(rows + shape.other_rows)) +
                  kv_tokens * (kv.rest + kv.row * shape.verify_rows / shape.requests);
   return seconds;
@@ -65,7 +71,9 @@ MeasurePlan Machine::plan(int32_t slots) const {
   plan.max_model_len = 4096;
   plan.target_weight_bytes = 16e9;
   plan.target_kv_bytes = kv.rest / between(rest, 1) * plan.target_weight_bytes;
-  plan.draft_kv_bytes = kv.draft / between(rest, 1) * plan.target_weight_bytes;
+  for (const double draft_kv : kv.draft) {
+    plan.draft_kv_bytes.push_back(draft_kv / between(rest, 1) * plan.target_weight_bytes);
+  }
   plan.heads_per_kv_head = 4;
   return plan;
 }
@@ -84,7 +92,7 @@ Machine h200() {
   Machine m;
   m.name = "H200";
   m.config.max_draft = 15;
-  m.config.draft_lengths = {1, 2, 3, 4, 5, 7, 9, 11, 13, 15};
+  m.config.draft_lengths = {{1, 2, 3, 4, 5, 7, 9, 11, 13, 15}};
   m.config.row_buckets = {4,   8,   12,  16,  24,  32,  40,  48,  56,  64,  80,  96,  112, 128, 144,
                           160, 192, 224, 256, 288, 320, 384, 448, 512, 576, 640, 768, 896, 1024};
   m.config.most_shared_rows = 1024;
@@ -103,7 +111,15 @@ Machine h200() {
                          {512, 15.7},
                          {1024, 30},
                          {2048, 58}});
-  m.kv = {4.6e-9, 33e-9, 1e-9};
+  m.kv = {{4.6e-9}, 33e-9, 1e-9};
+  return m;
+}
+
+Machine h200_of_two() {
+  Machine m = h200();
+  m.config.draft_lengths.push_back({1, 2, 3});
+  m.chain = milliseconds({{1, 0.35}, {64, 0.42}, {256, 0.75}, {1024, 2.3}});
+  m.kv.draft.push_back(1e-9);
   return m;
 }
 
@@ -111,12 +127,12 @@ Machine cpu() {
   Machine m;
   m.name = "CPU";
   m.config.max_draft = 15;
-  m.config.draft_lengths = {1, 2, 3, 4, 5, 7, 9, 11, 13, 15};
+  m.config.draft_lengths = {{1, 2, 3, 4, 5, 7, 9, 11, 13, 15}};
   m.config.most_shared_rows = 128;
   m.config.max_rows = 1024;
   m.draft = milliseconds({{2, 9}, {16, 13}, {32, 21}, {64, 42}, {512, 330}});
   m.rest = milliseconds({{1, 27.5}, {4, 29}, {8, 31}, {16, 35}, {32, 60}, {64, 117}, {512, 930}});
-  m.kv = {2e-7, 1.5e-6, 3e-7};
+  m.kv = {{2e-7}, 1.5e-6, 3e-7};
   return m;
 }
 
@@ -125,7 +141,7 @@ Machine small_cpu() {
   m.name = "small";
   m.draft = milliseconds({{2, 0.1}, {16, 0.16}, {32, 0.3}, {512, 4.8}});
   m.rest = milliseconds({{1, 0.115}, {8, 0.26}, {16, 0.42}, {32, 0.8}, {512, 12.5}});
-  m.kv = {1e-8, 3e-8, 1e-8};
+  m.kv = {{1e-8}, 3e-8, 1e-8};
   m.whole_rows = 4;
   return m;
 }
@@ -144,7 +160,7 @@ std::vector<int32_t> Simulation::share(std::span<const SimulatedRequest> request
     segments[i].draft = decision.draft;
     segments[i].draft_begin = i * decision.draft;
     segments[i].chooses = 1;
-    segments[i].shift = policy_.shift(requests[i].id);
+    segments[i].shift = policy_.shift(requests[i].id, decision.drafter);
     confidence.insert(confidence.end(), blocks[i].confidence.begin(), blocks[i].confidence.end());
   }
   if (decision.verify_rows < n * (1 + decision.draft)) {
@@ -156,7 +172,7 @@ std::vector<int32_t> Simulation::share(std::span<const SimulatedRequest> request
     plan.decoding = n;
     plan.rows = decision.verify_rows;
     plan.confidence = confidence.data();
-    plan.table = &policy_.table();
+    plan.table = &policy_.table(decision.drafter);
     plan.stride = decision.draft;
     Stream stream(pool_);
     ops::share_verify_rows(stream, step, segments.data(), plan);
@@ -179,7 +195,7 @@ SimulatedRound Simulation::round(std::span<const SimulatedRequest> requests) {
   for (size_t i = 0; i < requests.size(); ++i) {
     Block block = {requests[i].id, {}, 0, 0};
     for (int32_t j = 0; j < decision.draft; ++j) {
-      const double p = std::clamp(requests[i].p, 1e-9, 1 - 1e-9);
+      const double p = std::clamp(decision.drafter == 0 ? requests[i].p : requests[i].second, 1e-9, 1 - 1e-9);
       const double odds = std::log(p / (1 - p)) + requests[i].spread * normal(dice_);
       chances[i].push_back(sigmoid(odds));
       block.confidence.push_back(
@@ -195,8 +211,10 @@ SimulatedRound Simulation::round(std::span<const SimulatedRequest> requests) {
     double survival = 1;
     out.tokens += 1;
     for (int32_t j = 0; j < block.verified; ++j) out.tokens += survival *= chances[i][j];
+    out.committed.push_back(1 + block.accepted);
   }
   flight.shape = {static_cast<int32_t>(requests.size()), decision.draft, decision.verify_rows, 0, kv_of(requests)};
+  flight.shape.drafter = decision.drafter;
   flight.seconds = machine_.seconds(flight.shape);
   out.seconds = flight.seconds.total();
   const double factor = slow_ * std::exp(noise_ * normal(dice_));
@@ -215,7 +233,7 @@ void Simulation::observe_oldest() {
     outcomes.push_back({block.id, block.confidence, block.verified, block.accepted, false, false, block.accepted + 1});
   }
   costs_.observe(policy_.that_runs(flight.shape), flight.seconds);
-  policy_.observe(flight.shape.draft > 0, outcomes);
+  policy_.observe(flight.shape, outcomes);
 }
 
 double fixed_rate(const Machine& machine, std::span<const SimulatedRequest> requests, int32_t draft) {

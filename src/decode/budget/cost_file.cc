@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kFormat = 4;
+constexpr int kFormat = 5;
 
 json points_of(const Curve& curve) {
   json points = json::array();
@@ -57,15 +57,18 @@ std::string CostModel::to_text(std::string_view key) const {
   json out;
   out["format"] = kFormat;
   out["key"] = key;
-  out["draft"] = json::array();
-  for (const DraftCurve& draft : drafts_) {
-    out["draft"].push_back(
-        {{"length", draft.length}, {"factor", draft.factor.value}, {"seconds", points_of(draft.seconds)}});
+  out["drafters"] = json::array();
+  for (const Drafter& drafter : drafters_) {
+    json curves = json::array();
+    for (const DraftCurve& draft : drafter.curves) {
+      curves.push_back(
+          {{"length", draft.length}, {"factor", draft.factor.value}, {"seconds", points_of(draft.seconds)}});
+    }
+    out["drafters"].push_back({{"lengths", std::move(curves)}, {"kv", drafter.kv * drafter.kv_factor.value}});
   }
   out["rest"] = points_of(rest_);
   out["row_factors"] = values_of(row_factors_);
-  out["kv"] = {
-      {"draft", kv_.draft * kv_draft_.value}, {"rest", kv_.rest * kv_rest_.value}, {"row", kv_.row * kv_row_.value}};
+  out["kv"] = {{"rest", kv_rest_s_ * kv_rest_.value}, {"row", kv_row_s_ * kv_row_.value}};
   out["experts"] = {{"layers", experts_.layers},
                     {"count", experts_.count},
                     {"top_k", experts_.top_k},
@@ -82,14 +85,19 @@ Result<CostModel> CostModel::from_text(std::string_view text, std::string_view k
     }
     const json& kv = in.at("kv");
     CostModel model;
-    model.kv_ = {kv.at("draft").get<double>(), kv.at("rest").get<double>(), kv.at("row").get<double>()};
+    model.kv_rest_s_ = kv.at("rest").get<double>();
+    model.kv_row_s_ = kv.at("row").get<double>();
     const json& experts = in.at("experts");
     model.experts_ = {experts.at("layers").get<int32_t>(), experts.at("count").get<int32_t>(),
                       experts.at("top_k").get<int32_t>(), experts.at("seconds").get<double>()};
     model.experts_differ_.value = experts.at("factor").get<double>();
-    for (const json& draft : in.at("draft")) {
-      model.drafts_.push_back({draft.at("length").get<int32_t>(), curve_of(draft.at("seconds"))});
-      model.drafts_.back().factor.value = draft.at("factor").get<double>();
+    for (const json& entry : in.at("drafters")) {
+      Drafter& drafter = model.drafters_.emplace_back();
+      drafter.kv = entry.at("kv").get<double>();
+      for (const json& draft : entry.at("lengths")) {
+        drafter.curves.push_back({draft.at("length").get<int32_t>(), curve_of(draft.at("seconds"))});
+        drafter.curves.back().factor.value = draft.at("factor").get<double>();
+      }
     }
     model.rest_ = curve_of(in.at("rest"));
     if (!set_values(in.at("row_factors"), model.row_factors_) || !model.sane()) return damaged();
@@ -102,17 +110,19 @@ Result<CostModel> CostModel::from_text(std::string_view text, std::string_view k
 }
 
 bool CostModel::sane() const {
-  if (rest_.empty() || drafts_.empty() || !usable(kv_.draft) || !usable(kv_.rest) || !usable(kv_.row)) return false;
+  if (rest_.empty() || drafters_.empty() || !usable(kv_rest_s_) || !usable(kv_row_s_)) return false;
   const auto positive = [](const Factor& factor) { return usable(factor.value) && factor.value > 0; };
   if (!std::ranges::all_of(row_factors_, positive) || !positive(experts_differ_)) return false;
   const ExpertCosts& e = experts_;
   if (e.layers < 0 || (e.layers > 0 && (e.top_k < 1 || e.count < e.top_k)) || !usable(e.seconds)) return false;
-  int32_t before = 0;
-  for (const DraftCurve& draft : drafts_) {
-    if (draft.length <= before || draft.seconds.empty() || !positive(draft.factor)) return false;
-    before = draft.length;
-  }
-  return true;
+  return std::ranges::all_of(drafters_, [&](const Drafter& drafter) {
+    int32_t before = 0;
+    for (const DraftCurve& draft : drafter.curves) {
+      if (draft.length <= before || draft.seconds.empty() || !positive(draft.factor)) return false;
+      before = draft.length;
+    }
+    return before > 0 && usable(drafter.kv);
+  });
 }
 
 }  // namespace volley::decode

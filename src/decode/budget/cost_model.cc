@@ -96,8 +96,11 @@ double CostModel::factor_at(const RowFactors& factors, double rows) {
 
 void CostModel::forget_variances() {
   for (Factor& factor : row_factors_) factor.variance = kShapeSpread;
-  for (DraftCurve& draft : drafts_) draft.factor.variance = kShapeSpread;
-  for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) factor->variance = kKvSpread;
+  for (Drafter& drafter : drafters_) {
+    for (DraftCurve& draft : drafter.curves) draft.factor.variance = kShapeSpread;
+    drafter.kv_factor.variance = kKvSpread;
+  }
+  for (Factor* factor : {&kv_rest_, &kv_row_}) factor->variance = kKvSpread;
   experts_differ_.variance = kExpertSpread;
   speed_.variance = kSpeedSpread;
   draft_noise_ = rest_noise_ = {kFirstNoise, 0};
@@ -108,8 +111,11 @@ void CostModel::drift(int32_t requests) {
     factor.variance = std::min(factor.variance + drift, spread);
   };
   for (Factor& factor : row_factors_) wander(factor, kShapeDrift, kShapeSpread);
-  for (DraftCurve& draft : drafts_) wander(draft.factor, kShapeDrift, kShapeSpread);
-  for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) wander(*factor, kKvDrift, kKvSpread);
+  for (Drafter& drafter : drafters_) {
+    for (DraftCurve& draft : drafter.curves) wander(draft.factor, kShapeDrift, kShapeSpread);
+    wander(drafter.kv_factor, kKvDrift, kKvSpread);
+  }
+  for (Factor* factor : {&kv_rest_, &kv_row_}) wander(*factor, kKvDrift, kKvSpread);
   wander(experts_differ_, kExpertDrift, kExpertSpread);
   const double change = last_requests_ > 0 ? std::log(static_cast<double>(requests) / last_requests_) : 0;
   wander(speed_, kSpeedDrift + kSpeedAtOtherLoad * square(change), kSpeedSpread);
@@ -137,33 +143,42 @@ double ExpertCosts::distinct(double rows) const {
   return static_cast<double>(layers) * count * (1 - std::pow(1 - static_cast<double>(top_k) / count, rows));
 }
 
-CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv, ExpertCosts experts) : kv_(kv), experts_(experts) {
+CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv, ExpertCosts experts)
+    : kv_rest_s_(kv.rest), kv_row_s_(kv.row), experts_(experts) {
   if (experts_.layers > 0) experts_.seconds = seconds_per_expert(samples);
-  std::map<int32_t, std::vector<CurvePoint>> drafts;
+  std::map<std::pair<int32_t, int32_t>, std::vector<CurvePoint>> drafts;  // by drafter and length
   std::vector<CurvePoint> rest;
   for (const auto& [shape, seconds, touched] : samples) {
     const double beside = seconds.rest - experts_.seconds * touched;
     rest.push_back({static_cast<double>(shape.verify_rows + shape.other_rows), beside});
-    if (shape.draft > 0) drafts[shape.draft].push_back({static_cast<double>(shape.requests), seconds.draft});
+    if (shape.draft == 0) continue;
+    drafts[{shape.drafter, shape.draft}].push_back({static_cast<double>(shape.requests), seconds.draft});
   }
   VOLLEY_CHECK(!rest.empty());
   rest_ = Curve(std::move(rest));
-  for (auto& [length, points] : drafts) drafts_.push_back({length, Curve(std::move(points))});
-  complete_drafts();
+  for (auto& [key, points] : drafts) {
+    const auto [drafter, length] = key;
+    if (std::ssize(drafters_) <= drafter) drafters_.resize(static_cast<size_t>(drafter) + 1);
+    drafters_.back().curves.push_back({length, Curve(std::move(points))});
+  }
+  for (size_t i = 0; i < drafters_.size(); ++i) {
+    complete_drafts(drafters_[i].curves);
+    if (i < kv.draft.size()) drafters_[i].kv = kv.draft[i];
+  }
   forget_variances();
   mixed_ = {0, true};
 }
 
 // Extrapolates lengths that were measured for fewer requests than others. The ratio to the interpolation of a length's
 // neighbours stays what it was at the last measured number of requests.
-void CostModel::complete_drafts() {
+void CostModel::complete_drafts(std::vector<DraftCurve>& drafts) {
   double most = 0;
-  for (const DraftCurve& draft : drafts_) most = std::max(most, draft.seconds.points().back().x);
+  for (const DraftCurve& draft : drafts) most = std::max(most, draft.seconds.points().back().x);
   std::vector<DraftCurve> complete;
-  for (const DraftCurve& draft : drafts_) {
+  for (const DraftCurve& draft : drafts) {
     if (draft.seconds.points().back().x == most) complete.push_back(draft);
   }
-  for (DraftCurve& draft : drafts_) {
+  for (DraftCurve& draft : drafts) {
     const CurvePoint last = draft.seconds.points().back();
     if (last.x == most) continue;
     const auto above = std::ranges::lower_bound(complete, draft.length, {}, &DraftCurve::length);
@@ -179,21 +194,29 @@ void CostModel::complete_drafts() {
   }
 }
 
-CostModel::Length CostModel::find(int32_t draft_length) const {
-  VOLLEY_CHECK_MSG(!drafts_.empty(), "the cost of drafting was not measured");
-  const auto found = std::ranges::lower_bound(drafts_, draft_length, {}, &DraftCurve::length);
-  const size_t last = drafts_.size() - 1, high = std::min<size_t>(found - drafts_.begin(), last);
-  if (high == 0 || found == drafts_.end()) return {high, high, 0};
-  const double below = drafts_[high - 1].length;
-  return {high - 1, high, (draft_length - below) / (drafts_[high].length - below)};
+const CostModel::Drafter& CostModel::drafter_of(const RoundShape& shape) const {
+  const bool known = shape.drafter < std::ssize(drafters_) && !drafters_[shape.drafter].curves.empty();
+  VOLLEY_CHECK_MSG(known, "the cost of drafting was not measured");
+  return drafters_[shape.drafter];
+}
+
+CostModel::Length CostModel::find(const Drafter& drafter, int32_t draft_length) {
+  const std::vector<DraftCurve>& curves = drafter.curves;
+  const auto found = std::ranges::lower_bound(curves, draft_length, {}, &DraftCurve::length);
+  const size_t last = curves.size() - 1, high = std::min<size_t>(found - curves.begin(), last);
+  if (high == 0 || found == curves.end()) return {high, high, 0};
+  const double below = curves[high - 1].length;
+  return {high - 1, high, (draft_length - below) / (curves[high].length - below)};
 }
 
 CostModel::DraftParts CostModel::draft_parts(const RoundShape& shape) const {
   if (shape.draft == 0) return {};
-  const Length length = find(shape.draft);
-  const auto at = [&](size_t i) { return drafts_[i].factor.value * drafts_[i].seconds.at(shape.requests); };
-  const double pass = at(length.low) * (1 - length.above) + at(length.high) * length.above;
-  return {speed_.value * pass, kv_draft_.value * kv_.draft * static_cast<double>(shape.kv_tokens)};
+  const Drafter& drafter = drafter_of(shape);
+  const Length length = find(drafter, shape.draft);
+  const auto at = [&](const DraftCurve& curve) { return curve.factor.value * curve.seconds.at(shape.requests); };
+  const double pass =
+      at(drafter.curves[length.low]) * (1 - length.above) + at(drafter.curves[length.high]) * length.above;
+  return {speed_.value * pass, drafter.kv_factor.value * drafter.kv * static_cast<double>(shape.kv_tokens)};
 }
 
 CostModel::RestParts CostModel::rest_parts(const RoundShape& shape) const {
@@ -202,8 +225,8 @@ CostModel::RestParts CostModel::rest_parts(const RoundShape& shape) const {
   parts.experts = speed_.value * experts_differ_.value * experts_.seconds * experts_.distinct(rows);
   if (shape.requests > 0) {
     const auto kv_tokens = static_cast<double>(shape.kv_tokens);
-    parts.kv_read = kv_rest_.value * kv_.rest * kv_tokens;
-    parts.kv_row = kv_row_.value * kv_.row * kv_tokens * shape.verify_rows / shape.requests;
+    parts.kv_read = kv_rest_.value * kv_rest_s_ * kv_tokens;
+    parts.kv_row = kv_row_.value * kv_row_s_ * kv_tokens * shape.verify_rows / shape.requests;
   }
   return parts;
 }
@@ -252,12 +275,13 @@ void CostModel::observe(const RoundShape& shape, const RoundSeconds& seconds) {
   const DraftParts d = draft_parts(shape);  // computed after learn(), so that its corrections do not count twice
   const double draft = d.seconds();
   if (shape.draft == 0 || !(draft > 0)) return;
-  const Length length = find(shape.draft);
+  Drafter& drafter = drafters_[shape.drafter];
+  const Length length = find(drafter, shape.draft);
   const double draft_part = d.pass / draft;
   const Share draft_shares[] = {{&speed_, draft_part},
-                                {&drafts_[length.low].factor, draft_part * (1 - length.above)},
-                                {&drafts_[length.high].factor, draft_part * length.above},
-                                {&kv_draft_, d.kv / draft}};
+                                {&drafter.curves[length.low].factor, draft_part * (1 - length.above)},
+                                {&drafter.curves[length.high].factor, draft_part * length.above},
+                                {&drafter.kv_factor, d.kv / draft}};
   learn(draft_shares, log_error(seconds.draft, draft), draft_noise_);
 }
 

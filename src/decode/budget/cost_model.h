@@ -46,6 +46,7 @@ struct RoundShape {
   int32_t other_rows = 0;       // rows of prompts in the same pass
   int64_t kv_tokens = 0;        // positions that the decoding requests attend to, in all
   int64_t other_positions = 0;  // that the rows of prompts see, each those before it and itself
+  int32_t drafter = 0;          // the one that drafts
 };
 
 struct RoundSeconds {
@@ -72,12 +73,12 @@ struct ExpertCosts {
 
 // Seconds for each position that a decoding request attends to.
 struct KvCosts {
-  double draft = 0;  // per position, in the drafter's pass
-  double rest = 0;   // per position, for the target to read it
-  double row = 0;    // per position and row of the request, for the target to multiply with it
+  std::vector<double> draft;  // per position, in each drafter's pass
+  double rest = 0;            // per position, for the target to read it
+  double row = 0;             // per position and row of the request, for the target to multiply with it
 };
 
-// draft = speed * factor[length] * curve[length](requests) + kv_tokens * kv.draft
+// draft = speed * factor[length] * curve[length](requests) + kv_tokens * kv.draft, with those of the drafter
 // rest  = speed * (factor(rows) * curve(rows) + factor * experts.seconds * experts.distinct(rows))
 //         + kv_tokens * (kv.rest + kv.row * rows of a request)
 // Curves are the measurements and do not change. Times of lengths between two measured ones are interpolated. Plain
@@ -148,9 +149,14 @@ class CostModel {
     Curve seconds;  // over the number of requests
     Factor factor = {};
   };
+  struct Drafter {
+    std::vector<DraftCurve> curves;  // ascending lengths
+    double kv = 0;                   // seconds per position: an initial guess, and the factor that corrects it
+    Factor kv_factor = {};
+  };
   // A draft length between two measured ones.
   struct Length {
-    size_t low = 0, high = 0;  // indices into drafts_
+    size_t low = 0, high = 0;  // indices into Drafter::curves
     double above = 0;          // weight of high
   };
   struct DraftParts {
@@ -169,20 +175,21 @@ class CostModel {
   };
 
   MixedSteps::Step mixed(const RoundShape& shape) const;
-  void complete_drafts();
+  static void complete_drafts(std::vector<DraftCurve>& drafts);
   void forget_variances();
   void drift(int32_t requests);
   static void learn(std::span<const Share> shares, double error, Noise& noise);
   bool sane() const;  // checks what was read from a file
-  Length find(int32_t draft_length) const;
+  const Drafter& drafter_of(const RoundShape& shape) const;
+  static Length find(const Drafter& drafter, int32_t draft_length);
   DraftParts draft_parts(const RoundShape& shape) const;
   RestParts rest_parts(const RoundShape& shape) const;
 
-  std::vector<DraftCurve> drafts_;  // ascending lengths
-  Curve rest_;                      // over the number of rows
+  std::vector<Drafter> drafters_;
+  Curve rest_;  // over the number of rows
   RowFactors row_factors_;
-  KvCosts kv_;  // initial guess; the factors that correct it:
-  Factor kv_draft_, kv_rest_, kv_row_;
+  double kv_rest_s_ = 0, kv_row_s_ = 0;  // initial guesses; the factors that correct them:
+  Factor kv_rest_, kv_row_;
   ExpertCosts experts_;
   Factor experts_differ_;  // ratio of touched experts to those that independent rows would touch
   Factor speed_;

@@ -75,7 +75,7 @@ TEST(CostModelTest, PredictsWhatWasMeasuredAndWhatLiesBetween) {
 }
 
 TEST(CostModelTest, CountsContextByPositionAndByRow) {
-  const CostModel model = model_of({1e-6, 2e-6, 3e-7});
+  const CostModel model = model_of({{1e-6}, 2e-6, 3e-7});
   const RoundShape none = {4, 3, 16, 0, 0}, context = {4, 3, 16, 0, 1000};
   EXPECT_NEAR(model.predict(context).draft - model.predict(none).draft, 1e-3, 1e-9);
   EXPECT_NEAR(model.predict(context).rest - model.predict(none).rest, 2e-3 + 4 * 3e-4, 1e-9);
@@ -137,7 +137,7 @@ TEST(CostModelTest, LearnsThatOneShapeIsDearerThanItWasMeasured) {
 }
 
 TEST(CostModelTest, LearnsWhatContextCosts) {
-  CostModel model = model_of({1e-8, 1e-7, 0});
+  CostModel model = model_of({{1e-8}, 1e-7, 0});
   for (int32_t i = 0; i < 300; ++i) {
     const RoundShape shape = {4, 3, 16, 0, i % 2 == 0 ? 4000 : 400000};
     RoundSeconds seconds = truth(shape);
@@ -159,7 +159,7 @@ TEST(CostModelTest, IgnoresRoundsWithPrompts) {
 }
 
 TEST(CostFileTest, SurvivesARoundTrip) {
-  CostModel model = model_of({1e-9, 2e-8, 3e-10});
+  CostModel model = model_of({{1e-9}, 2e-8, 3e-10});
   const RoundShape shape = {4, 3, 16, 0, 5000};
   for (int32_t i = 0; i < 20; ++i) model.observe(shape, {0.004, 0.03});
   const Result<CostModel> read = CostModel::from_text(model.to_text("H200, 8B"), "H200, 8B");
@@ -278,7 +278,7 @@ class MeasureCostsTest : public testing::Test {
     plan_.pages = 4000;
     plan_.target_weight_bytes = 1e9;
     plan_.target_kv_bytes = 1e5;
-    plan_.draft_kv_bytes = 1e4;
+    plan_.draft_kv_bytes = {1e4};
     plan_.max_model_len = 1000;
   }
   Result<CostModel> measure() {
@@ -292,7 +292,7 @@ class MeasureCostsTest : public testing::Test {
         [&](double done) { progress_.push_back(done); });
   }
 
-  RoundGeometry geometry_ = {16, {1, 3, 7, 15}, {}, 128};
+  RoundGeometry geometry_ = {16, {{1, 3, 7, 15}}, {}, 128};
   MeasurePlan plan_;
   std::vector<RoundShape> shapes_;
   std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> seen_;
@@ -361,7 +361,7 @@ TEST_F(MeasureCostsTest, GuessesContextFromBytesAndArithmetic) {
   const std::vector<CostSample> samples = {{{1, 0, 1}, {0, 0.01}}, {{4, 3, 16}, {0, 0.02}}, {{8, 3, 32}, {0, 0.04}}};
   const KvCosts kv = guess_kv_costs(plan_, samples);
   EXPECT_DOUBLE_EQ(kv.rest, 1e5 * 0.01 / 1e9);
-  EXPECT_DOUBLE_EQ(kv.draft, 1e4 * 0.01 / 1e9);
+  EXPECT_DOUBLE_EQ(kv.draft.at(0), 1e4 * 0.01 / 1e9);
   EXPECT_NEAR(kv.row, 0.02 / 16 * 4 * 1e5 / 1e9, 1e-15);
 }
 

@@ -33,7 +33,7 @@ std::vector<int32_t> lengths_of(Grid grid, const std::vector<int32_t>& lengths) 
 }
 
 auto key_of(const RoundShape& shape) {
-  return std::tuple(shape.requests, shape.draft, shape.verify_rows);
+  return std::tuple(shape.requests, shape.drafter, shape.draft, shape.verify_rows);
 }
 
 // Orders shapes by cost: a drafted row costs a fraction of a verified one.
@@ -51,30 +51,35 @@ std::vector<RoundShape> shapes_to_measure(const RoundGeometry& geometry, const M
   if (row_sizes.empty()) row_sizes = grid == Grid::kFine ? std::span<const int32_t>(kFineRows) : kCoarseRows;
 
   std::vector<RoundShape> shapes;
-  const auto add = [&](int32_t requests, int32_t draft, int32_t rows) {
+  const auto add = [&](int32_t requests, size_t drafter, int32_t draft, int32_t rows) {
     const int32_t all = requests * (draft + 1);
     const bool possible = rows == all || rows <= geometry.most_shared_rows;
     if (possible && rows >= requests && rows <= all && rows <= plan.max_rows) {
-      shapes.push_back({requests, draft, rows, 0, 0});
+      shapes.push_back({requests, draft, rows, 0, 0, 0, static_cast<int32_t>(drafter)});
     }
   };
-  const std::vector<int32_t> lengths = lengths_of(grid, geometry.draft_lengths);
+  size_t longest = 0;  // the drafter of the longest blocks
+  for (size_t i = 0; i < geometry.draft_lengths.size(); ++i) {
+    if (geometry.draft_lengths[i].back() == geometry.block_size - 1) longest = i;
+  }
   for (const int32_t n : counts) {
-    add(n, 0, n);
-    // Measures the drafter with as few rows beside it as possible.
+    add(n, 0, 0, n);
+    // Measures the drafters with as few rows beside them as possible.
     const auto least = std::ranges::upper_bound(row_sizes, n);
-    for (const int32_t length : lengths) {
-      const int32_t all = n * (length + 1);
-      add(n, length, least == row_sizes.end() ? all : std::min(*least, all));
+    for (size_t drafter = 0; drafter < geometry.draft_lengths.size(); ++drafter) {
+      for (const int32_t length : lengths_of(grid, geometry.draft_lengths[drafter])) {
+        const int32_t all = n * (length + 1);
+        add(n, drafter, length, least == row_sizes.end() ? all : std::min(*least, all));
+      }
     }
-    if (n == 1 || grid != Grid::kCorners) add(n, geometry.block_size - 1, n * geometry.block_size);
+    if (n == 1 || grid != Grid::kCorners) add(n, longest, geometry.block_size - 1, n * geometry.block_size);
   }
   // Measures rows with as few drafts beside them as possible.
   const int32_t most_rows = std::min({geometry.most_shared_rows, most * geometry.block_size, plan.max_rows});
   const int32_t most_of_sizes = *std::prev(std::ranges::upper_bound(row_sizes, std::max(most_rows, row_sizes.front())));
   for (const int32_t rows : row_sizes) {
     const int32_t n = (rows + geometry.block_size - 1) / geometry.block_size;
-    if (n <= most && (grid != Grid::kCorners || rows == most_of_sizes)) add(n, geometry.block_size - 1, rows);
+    if (n <= most && (grid != Grid::kCorners || rows == most_of_sizes)) add(n, longest, geometry.block_size - 1, rows);
   }
   std::ranges::sort(shapes, {}, [](const RoundShape& shape) { return std::tuple(weight_of(shape), key_of(shape)); });
   const auto same = [](const RoundShape& a, const RoundShape& b) { return key_of(a) == key_of(b); };
@@ -104,7 +109,7 @@ KvCosts guess_kv_costs(const MeasurePlan& plan, std::span<const CostSample> samp
   const double per_row = (rest.at(2 * last.x) - last.y) / last.x;
   KvCosts costs;
   costs.rest = plan.target_kv_bytes * per_byte;
-  costs.draft = plan.draft_kv_bytes * per_byte;
+  for (const double bytes : plan.draft_kv_bytes) costs.draft.push_back(bytes * per_byte);
   // A weight takes two operations, and so does a value of K or V for each head that uses it. Attention multiplies more
   // slowly, but a guess that is too low is tried and so corrected sooner.
   costs.row = per_row * plan.heads_per_kv_head * plan.target_kv_bytes / plan.target_weight_bytes;
@@ -113,9 +118,9 @@ KvCosts guess_kv_costs(const MeasurePlan& plan, std::span<const CostSample> samp
 
 Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan& plan, const RunRound& run,
                                 const std::function<void(double)>& progress) {
-  std::map<std::tuple<int32_t, int32_t, int32_t>, CostSample> samples;
+  std::map<decltype(key_of({})), CostSample> samples;
   double spent = 0;
-  bool drafted = false;
+  std::set<int32_t> drafted;  // drafters that were measured
   const auto measure = [&](const RoundShape& shape, int32_t repeats) -> Status {
     for (int32_t i = 0; i < repeats; ++i) {
       VOLLEY_ASSIGN(const CostSample ran, run(shape));
@@ -125,7 +130,7 @@ Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan
                          std::min(fastest.seconds.rest, ran.seconds.rest)};
       spent += ran.seconds.total();
     }
-    drafted = drafted || shape.draft > 0;
+    if (shape.draft > 0) drafted.insert(shape.drafter);
     if (progress) progress(std::min(1.0, spent / plan.seconds));
     return {};
   };
@@ -135,7 +140,7 @@ Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan
       if (!samples.contains(key_of(shape))) {
         // All plain rounds are measured: they are few, and every other shape is compared with them.
         const bool fits = spent + seconds_per_weight * weight_of(shape) < plan.seconds;
-        if (!fits && drafted && shape.draft > 0) continue;
+        if (!fits && shape.draft > 0 && drafted.contains(shape.drafter)) continue;
         VOLLEY_RETURN_IF_ERROR(measure(shape, grid == Grid::kCorners ? 1 : kFirstRepeats));
       }
       seconds_per_weight = samples.at(key_of(shape)).seconds.total() / weight_of(shape);

@@ -15,9 +15,10 @@ struct MeasurePlan {
   int32_t max_rows = 0;  // rows of a pass
   int32_t page_size = 0;
   int64_t pages = 0;  // uses pages 0 to pages - 1
-  // Bytes of a position's K and V in the target and in the drafter, and of the weights that the target reads for a
+  // Bytes of a position's K and V in the target and in each drafter, and of the weights that the target reads for a
   // single row. Only routed experts count.
-  double target_kv_bytes = 0, draft_kv_bytes = 0;
+  double target_kv_bytes = 0;
+  std::vector<double> draft_kv_bytes;
   double target_weight_bytes = 0;
   ExpertCosts experts;            // the target's, without seconds
   double experts_share = 1;       // the round's count of touched experts is this share of all
@@ -39,7 +40,8 @@ Result<CostModel> measure_costs(StepExecutor& round, const MeasurePlan& plan,
 // A round's sizes for the overload below; tests pass their own way to run one.
 struct RoundGeometry {
   int32_t block_size = 0;
-  std::vector<int32_t> draft_lengths, row_buckets;  // as in BudgetConfig
+  std::vector<std::vector<int32_t>> draft_lengths;  // this and the next as in BudgetConfig
+  std::vector<int32_t> row_buckets;
   int32_t most_shared_rows = 0;
 };
 using RunRound = std::function<Result<CostSample>(const RoundShape&)>;

@@ -75,6 +75,7 @@ Result<CostSample> MadeUpRequests::run(const RoundShape& shape) {
     segments_.push_back(segment);
   }
   VerifyBudget budget;
+  budget.drafter = shape.drafter;
   if (shape.verify_rows < shape.requests * (shape.draft + 1)) {
     budget.rows = shape.verify_rows;
     budget.table = &calibrator_.table();
@@ -91,8 +92,8 @@ Result<CostSample> MadeUpRequests::run(const RoundShape& shape) {
 Result<CostModel> measure_costs(StepExecutor& round, const MeasurePlan& plan,
                                 const std::function<void(double)>& progress) {
   VOLLEY_CHECK(round.under_way() == 0 && round.block_size() > 1);
-  RoundGeometry geometry = {round.block_size(), round.draft_lengths(), round.row_buckets(), round.most_shared_rows()};
-  if (geometry.draft_lengths.empty()) geometry.draft_lengths.push_back(geometry.block_size - 1);
+  const RoundGeometry geometry = {round.block_size(), round.draft_lengths(), round.row_buckets(),
+                                  round.most_shared_rows()};
   MadeUpRequests requests(round, plan);
   for (int32_t i = 0; i < kWarmUps; ++i) {
     VOLLEY_ASSIGN([[maybe_unused]] const CostSample warm, requests.run({1, 0, 1, 0, 0}));

@@ -16,10 +16,14 @@ const Option& better(const Option& a, const Option& b) {
 
 }  // namespace
 
-RoundShape Options::shape(const RoundToChoose& round, int32_t draft, int32_t rows) const {
+RoundShape Options::shape(const RoundToChoose& round, int32_t drafter, int32_t draft, int32_t rows) const {
   RoundShape shape = {round.requests, draft, rows, round.other_rows, round.kv_tokens};
-  const auto length = std::ranges::lower_bound(config_.draft_lengths, draft);
-  if (draft > 0 && length != config_.draft_lengths.end()) shape.draft = *length;
+  if (draft > 0) {
+    const std::vector<int32_t>& lengths = config_.draft_lengths[drafter];
+    const auto length = std::ranges::lower_bound(lengths, draft);
+    if (length != lengths.end()) shape.draft = *length;
+    shape.drafter = drafter;
+  }
   if (config_.row_buckets.empty() || round.other_rows > 0 || draft == 0) return shape;
   // These rows are too many to be shared out, so whole blocks run.
   if (rows > config_.most_shared_rows) {
@@ -31,13 +35,13 @@ RoundShape Options::shape(const RoundToChoose& round, int32_t draft, int32_t row
   return shape;
 }
 
-// The length does not matter, because the drafter's pass is not in this cost.
+// Drafter and length do not matter, because the drafter's pass is not in this cost.
 Options::Size Options::size(const RoundToChoose& round, int32_t rows, const CostModel& costs) const {
-  const double seconds = costs.predict_rest(shape(round, config_.max_draft, rows));
+  const double seconds = costs.predict_rest(shape(round, 0, config_.max_draft, rows));
   if (round.other_rows == 0) return {rows, seconds, seconds};
   RoundToChoose alone = round;
   alone.other_rows = 0;
-  return {rows, seconds, costs.predict_rest(shape(alone, config_.max_draft, rows))};
+  return {rows, seconds, costs.predict_rest(shape(alone, 0, config_.max_draft, rows))};
 }
 
 void Options::fill_sizes(const RoundToChoose& round, const CostModel& costs) {
@@ -59,19 +63,11 @@ void Options::fill_sizes(const RoundToChoose& round, const CostModel& costs) {
   }
 }
 
-void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Replay& replay) {
-  options_.clear();
-  begins_.assign(1, 0);
-  RoundToChoose alone = round;
-  alone.other_rows = 0;
-  const double plain = costs.predict(shape(round, 0, round.requests)).total();
-  // Computes once what the prompts add. Every option is charged the same, or prompts would seem to pay for long drafts.
-  const double others = round.other_rows > 0 ? plain - costs.predict(shape(alone, 0, round.requests)).total() : 0;
-  options_.push_back({0, round.requests, static_cast<double>(round.requests), plain, plain - others});
-  begins_.push_back(1);
-  fill_sizes(round, costs);
+void Options::add_drafter(int32_t drafter, const RoundToChoose& round, double others, const CostModel& costs,
+                          Replay& replay) {
+  const double plain = options_.front().seconds;
   int32_t before = 0;
-  for (const int32_t length : config_.draft_lengths) {
+  for (const int32_t length : config_.draft_lengths[drafter]) {
     if (before >= round.most_draft) break;
     before = length;
     replay.extend(length);
@@ -79,12 +75,12 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
     const bool whole_fits = total <= config_.max_rows - round.other_rows;
     // No drafted token fits. No such round could be measured, so the cost of drafting may be unknown.
     if (sizes_.empty() && !whole_fits) break;
-    const double draft = costs.predict_draft(shape(round, length, round.requests));
+    const double draft = costs.predict_draft(shape(round, drafter, length, round.requests));
     const auto add = [&](const Size& size) {
       const double tokens = round.requests + replay.accepted(size.rows - round.requests);
       const double seconds = draft + size.seconds;
-      options_.push_back(
-          {length, size.rows, tokens, seconds, std::max({seconds - others, draft + size.alone, plain - others})});
+      const double charged = std::max({seconds - others, draft + size.alone, plain - others});
+      options_.push_back({length, size.rows, tokens, seconds, charged, drafter});
     };
     for (const Size& shared : sizes_) {
       if (shared.rows < total) add(shared);
@@ -93,13 +89,27 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
     if (options_.size() == begins_.back()) break;
     begins_.push_back(options_.size());
   }
+}
+
+void Options::evaluate(const RoundToChoose& round, const CostModel& costs, std::span<Replay> replays) {
+  options_.clear();
+  begins_.assign(1, 0);
+  RoundToChoose alone = round;
+  alone.other_rows = 0;
+  const double plain = costs.predict(shape(round, 0, 0, round.requests)).total();
+  // Computes once what the prompts add. Every option is charged the same, or prompts would seem to pay for long drafts.
+  const double others = round.other_rows > 0 ? plain - costs.predict(shape(alone, 0, 0, round.requests)).total() : 0;
+  options_.push_back({0, round.requests, static_cast<double>(round.requests), plain, plain - others});
+  begins_.push_back(1);
+  fill_sizes(round, costs);
+  for (size_t i = 0; i < replays.size(); ++i) add_drafter(static_cast<int32_t>(i), round, others, costs, replays[i]);
   most_seconds_ = round.most_seconds;
   bounded_ = !std::ranges::all_of(options_, [&](const Option& option) { return allowed(option); });
   worth_ = 0;
   if (round.joining == 0) return;
   alone.requests += round.joining;
   alone.kv_tokens += alone.kv_tokens / round.requests * round.joining;
-  const double together = alone.requests / costs.predict(shape(alone, 0, alone.requests)).total();
+  const double together = alone.requests / costs.predict(shape(alone, 0, 0, alone.requests)).total();
   if (together > best().rate()) worth_ = together;
 }
 

@@ -18,6 +18,7 @@ struct Option {
   // Seconds of the round without the time that its prompts would add to plain decoding. It is at least the predicted
   // time without prompts, because more rows are never cheaper, even if the difference of two predictions says so.
   double charged = 0;
+  int32_t drafter = 0;  // 0 for plain decoding, too
   double rate() const { return tokens / charged; }
 };
 
@@ -35,9 +36,9 @@ class Options {
   explicit Options(const BudgetConfig& config) : config_(config) {}  // config must outlive this
   explicit Options(BudgetConfig&&) = delete;
 
-  // Computes all options. Call it after `replay` has begun. Then of_length(0) is plain decoding, and each length of
-  // drafts that a request can use has an option.
-  void evaluate(const RoundToChoose& round, const CostModel& costs, Replay& replay);
+  // Computes all options. replays: one for each drafter, which have begun. Then of_length(0) is plain decoding, and
+  // each length of each drafter that a request can use has an option, in their order.
+  void evaluate(const RoundToChoose& round, const CostModel& costs, std::span<Replay> replays);
 
   size_t lengths() const { return begins_.size() - 1; }
   std::span<const Option> of_length(size_t i) const {  // ascending rows
@@ -55,7 +56,7 @@ class Options {
   bool bounded() const { return bounded_; }
 
   // The shape that actually runs, which the costs are for: only some sizes of drafts and passes are recorded.
-  RoundShape shape(const RoundToChoose& round, int32_t draft, int32_t rows) const;
+  RoundShape shape(const RoundToChoose& round, int32_t drafter, int32_t draft, int32_t rows) const;
 
  private:
   // A number of rows to consider with every longer draft, and its cost after the drafter's pass.
@@ -66,6 +67,8 @@ class Options {
   };
   Size size(const RoundToChoose& round, int32_t rows, const CostModel& costs) const;
   void fill_sizes(const RoundToChoose& round, const CostModel& costs);
+  // Adds the lengths of a drafter. others: seconds that the prompts add.
+  void add_drafter(int32_t drafter, const RoundToChoose& round, double others, const CostModel& costs, Replay& replay);
 
   const BudgetConfig& config_;
   std::vector<Option> options_;

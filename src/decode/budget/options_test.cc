@@ -11,7 +11,7 @@ namespace {
 // Configures drafts of 1, 3 or 7 tokens, in passes of this many rows.
 BudgetConfig of_rows(int32_t rows) {
   return {.max_draft = 7,
-          .draft_lengths = {1, 3, 7},
+          .draft_lengths = {{1, 3, 7}},
           .row_buckets = {},
           .most_shared_rows = 128,
           .max_rows = rows,
@@ -36,7 +36,7 @@ TEST(OptionsTest, OfEqualOnesThatWithFewerDraftsThenWithFewerRows) {
     Replay replay = begun(requests, population);
     const BudgetConfig config = of_rows(128);
     Options options(config);
-    options.evaluate({4, 7, 0, 100}, costs, replay);
+    options.evaluate({4, 7, 0, 100}, costs, {&replay, 1});
     return std::pair(options.best().draft, options.best().rows);
   };
   EXPECT_EQ(best({0, 0, 0, 0, 0, 0, 0}), std::pair(0, 4));
@@ -58,7 +58,7 @@ TEST(OptionsTest, NoDraftTakesLongerThanItMay) {
     Options options(config);
     RoundToChoose round = {4, 7, 16, 100};
     round.most_seconds = most_seconds;
-    options.evaluate(round, costs, replay);
+    options.evaluate(round, costs, {&replay, 1});
     EXPECT_EQ(options.bounded(), most_seconds < 2);
     EXPECT_TRUE(options.best().draft == 0 || options.best().charged <= most_seconds) << most_seconds;
     return options.best();
@@ -78,13 +78,13 @@ TEST(OptionsTest, WhatThereIsRoomForIsOneOfTheSizes) {
   const Population population(15);
   Replay replay = begun(requests, population);
   const BudgetConfig config = {.max_draft = 15,
-                               .draft_lengths = {15},
+                               .draft_lengths = {{15}},
                                .row_buckets = {},
                                .most_shared_rows = 210,
                                .max_rows = 4000,
                                .fixed = {}};
   Options options(config);
-  options.evaluate({200, 15, 0, 100}, costs, replay);
+  options.evaluate({200, 15, 0, 100}, costs, {&replay, 1});
   ASSERT_EQ(options.lengths(), 2u);
   EXPECT_EQ(options.of_length(1).front().rows, 210);
 }
@@ -97,7 +97,7 @@ TEST(OptionsTest, WhereNoDraftFitsOnlyPlainDecodingIsLookedAt) {
   Replay replay = begun(requests, population);
   const BudgetConfig config = of_rows(1);
   Options options(config);
-  options.evaluate({1, 7, 0, 100}, costs, replay);
+  options.evaluate({1, 7, 0, 100}, costs, {&replay, 1});
   ASSERT_EQ(options.lengths(), 1u);
   EXPECT_EQ(options.best().draft, 0);
   EXPECT_EQ(options.best().rows, 1);
@@ -106,13 +106,13 @@ TEST(OptionsTest, WhereNoDraftFitsOnlyPlainDecodingIsLookedAt) {
 TEST(OptionsTest, ShapesAreThoseThatRun) {
   BudgetConfig config;
   config.max_draft = 15;
-  config.draft_lengths = {1, 3, 7, 15};
+  config.draft_lengths = {{1, 3, 7, 15}};
   config.row_buckets = {8, 16, 32, 64};
   config.most_shared_rows = 64;
   const Options options(config);
   const RoundToChoose round = {.requests = 5, .most_draft = 14, .other_rows = 0, .kv_tokens = 100};
   const auto sizes = [&](RoundToChoose of, int32_t draft, int32_t rows) {
-    const RoundShape shape = options.shape(of, draft, rows);
+    const RoundShape shape = options.shape(of, 0, draft, rows);
     return std::pair(shape.draft, shape.verify_rows);
   };
   EXPECT_EQ(sizes(round, 2, 12), std::pair(3, 16));

@@ -21,11 +21,11 @@ constexpr double kDecisionSeconds = 0.001;
 constexpr double kClearly = 1.02, kSlightly = 1.002;
 constexpr int32_t kPatience = 16;
 
-// Without drafts there are no outcomes, so some rounds are probes that draft to learn. Their cost may be kProbeShare of
-// the time. They come at least every kMostProbeGap rounds, or the policy would notice late that drafts pay again.
-constexpr double kProbeShare = 0.005;
+// A drafter that does not draft has no outcomes, so some rounds are probes that draft to learn. Their cost may be
+// kProbeShare of the time, or kNewShare where another drafter drafts and most requests are new to this one. They come
+// at least every kMostProbeGap rounds, or the policy would notice late that its drafts pay again.
+constexpr double kProbeShare = 0.005, kNewShare = 0.02;
 constexpr double kLeastProbeGap = 8, kMostProbeGap = 40;
-constexpr int32_t kLongAgo = 1 << 20;
 // Rivals are all other lengths, and every half octave of rows. Each runs now and then, as often as its cost stays
 // within kRivalShare of the time. Rivals reveal errors in the costs, which were measured in one short moment, and show
 // how longer blocks continue. An option that would lose even if every token were accepted gets kHopelessShare: only its
@@ -64,18 +64,37 @@ double loss(const Option& option, double rate) {
 }  // namespace
 
 struct BudgetPolicy::State {
-  struct Known {
+  // A request's blocks by one drafter.
+  struct Blocks {
     BlockHistory history;
     float shift = 0;
+  };
+  using Known = std::vector<Blocks>;  // by drafter
+
+  // What is known of a drafter.
+  struct Drafter {
+    explicit Drafter(int32_t max_draft) : population(max_draft) {}
+
+    Calibrator calibrator;
+    Population population;
+    std::vector<int64_t> rounds;  // the last ones in which it drafted, latest first, at most kReplayRounds
+    int64_t last = -static_cast<int64_t>(kMostProbeGap);  // the last decision that it drafts
+    bool most_new = false;                                // it knows no block of most requests of the coming round
+    size_t first_length = 0;                              // length_index() of its shortest drafts
   };
 
   State(BudgetConfig given, const CostModel& model)
       : config(std::move(given)),
         costs(model),
-        population(config.max_draft),
         reliability(config.max_draft),
         options(config),
-        last_length(config.draft_lengths.size() + 1) {}
+        last_length(1),
+        replays(config.draft_lengths.size()) {
+    for (const std::vector<int32_t>& lengths : config.draft_lengths) {
+      drafters.emplace_back(config.max_draft).first_length = last_length.size();
+      last_length.resize(last_length.size() + lengths.size());
+    }
+  }
 
   Decision fixed(std::span<const BudgetRequest> requests, const RoundToChoose& round, int32_t most) const;
   void evaluate(std::span<const BudgetRequest> requests, const RoundToChoose& round);
@@ -83,40 +102,42 @@ struct BudgetPolicy::State {
   const Option& nearest(size_t length, double rows) const;
   const Option& to_probe(size_t length, int32_t requests, double rate) const;
   bool could_win(size_t length, double rate) const;
-  const Option* probe(const RoundToChoose& round, const Option& plain);
+  const Option* probe(const RoundToChoose& round, const Option& chosen);
+  const Option* probe(int32_t drafter, const RoundToChoose& round, const Option& chosen) const;
   bool settling() const { return decisions - changed < kSettling; }
   bool rivals_turn() const;
   const Option* rival(const RoundToChoose& round, const Option& chosen);
   const Option* close_rival(std::span<const Option* const> best_of_band, const Option& chosen) const;
   std::optional<Decision> standing(std::span<const BudgetRequest> requests, const RoundToChoose& round);
   Decision choose(std::span<const BudgetRequest> requests, const RoundToChoose& round);
-  // Index as in Options: 0 is plain decoding, then come the lengths.
-  size_t length_index(int32_t draft) const {
-    return draft == 0 ? 0 : 1 + (std::ranges::lower_bound(config.draft_lengths, draft) - config.draft_lengths.begin());
+  // 0 is plain decoding, then come the lengths of each drafter.
+  size_t length_index(int32_t drafter, int32_t draft) const {
+    if (draft == 0) return 0;
+    const std::vector<int32_t>& lengths = config.draft_lengths[drafter];
+    return drafters[drafter].first_length + (std::ranges::lower_bound(lengths, draft) - lengths.begin());
   }
-  void learn(const BlockOutcome& block);
+  Known& remembered(RequestId id) {
+    Known& request = known[id];
+    request.resize(drafters.size());
+    return request;
+  }
+  void learn(const BlockOutcome& block, int32_t by);
 
   BudgetConfig config;
   const CostModel& costs;
-  Calibrator calibrator;
-  Population population;
+  std::vector<Drafter> drafters;
   std::unordered_map<RequestId, Known> known;
 
   std::vector<Calibration> reliability;
-  // Rounds observed so far, and the last ones that drafted.
-  int64_t rounds = 0;
-  std::vector<int64_t> drafted;  // latest first, at most kReplayRounds
+  int64_t rounds = 0;  // observed so far
 
   Options options;
-  Replay replay;
-  std::vector<Replay::Request> replayed;
   std::vector<int64_t> ages;
   std::vector<float> chances;
 
-  int32_t draft = 0, settled_requests = 0, impatience = 0;
+  int32_t drafter = 0, draft = 0, settled_requests = 0, impatience = 0;
   double rows_per_request = 0;
   int64_t changed = -kSettling;  // the last decision that changed the number of requests
-  int32_t since_probe = static_cast<int32_t>(kMostProbeGap);
   Decision last;
   bool last_whole = false;  // the decision verifies all drafted tokens
   int32_t last_requests = 0;
@@ -125,10 +146,15 @@ struct BudgetPolicy::State {
   int64_t decisions = 0;
   std::vector<int64_t> last_length;
   std::array<int64_t, kRowBands> last_band = {};
+
+  std::vector<Replay> replays;  // by drafter
+  std::vector<Replay::Request> replayed;
 };
 
 BudgetPolicy::BudgetPolicy(BudgetConfig config, const CostModel& costs) {
-  VOLLEY_CHECK(config.max_draft == 0 || config.draft_lengths.back() == config.max_draft);
+  int32_t longest = 0;
+  for (const std::vector<int32_t>& lengths : config.draft_lengths) longest = std::max(longest, lengths.back());
+  VOLLEY_CHECK_EQ(longest, config.max_draft);
   state_ = std::make_unique<State>(std::move(config), costs);
 }
 
@@ -137,23 +163,32 @@ BudgetPolicy::~BudgetPolicy() = default;
 Decision BudgetPolicy::State::fixed(std::span<const BudgetRequest> requests, const RoundToChoose& round,
                                     int32_t most) const {
   Decision decision;
-  const auto length = std::ranges::lower_bound(config.draft_lengths, std::min(most, config.max_draft));
-  if (most > 0 && round.most_draft > 0 && length != config.draft_lengths.end()) decision.draft = *length;
+  VOLLEY_CHECK(most == 0 || config.draft_lengths.size() == 1);
+  const std::vector<int32_t>& lengths = config.draft_lengths.front();
+  const auto length = std::ranges::lower_bound(lengths, std::min(most, config.max_draft));
+  if (most > 0 && round.most_draft > 0 && length != lengths.end()) decision.draft = *length;
   decision.verify_rows = whole_rows(requests, most);
-  decision.seconds = costs.predict(options.shape(round, decision.draft, decision.verify_rows)).total();
+  decision.seconds = costs.predict(options.shape(round, 0, decision.draft, decision.verify_rows)).total();
   return decision;
 }
 
 void BudgetPolicy::State::evaluate(std::span<const BudgetRequest> requests, const RoundToChoose& round) {
-  replayed.clear();
-  for (const BudgetRequest& request : requests) {
-    const BlockHistory& history = known[request.id].history;
-    replayed.push_back({&history, request.most_draft});
+  for (const BudgetRequest& request : requests) remembered(request.id);
+  for (size_t i = 0; i < drafters.size(); ++i) {
+    Drafter& drafter = drafters[i];
+    replayed.clear();
+    size_t unknown = 0;
+    for (const BudgetRequest& request : requests) {
+      const BlockHistory& history = known.at(request.id)[i].history;
+      replayed.push_back({&history, request.most_draft});
+      unknown += history.blocks == 0 ? 1 : 0;
+    }
+    drafter.most_new = 2 * unknown > requests.size();
+    ages.clear();
+    for (const int64_t round_of : drafter.rounds) ages.push_back(rounds - round_of);
+    replays[i].begin(replayed, drafter.population, ages);
   }
-  ages.clear();
-  for (const int64_t round_of : drafted) ages.push_back(rounds - round_of);
-  replay.begin(replayed, population, ages);
-  options.evaluate(round, costs, replay);
+  options.evaluate(round, costs, replays);
 }
 
 const Option& BudgetPolicy::State::nearest(size_t length, double rows) const {
@@ -167,13 +202,15 @@ const Option& BudgetPolicy::State::settle(int32_t requests) {
   bool kept = false;
   const bool same_load = 4 * std::abs(requests - settled_requests) <= settled_requests;
   for (size_t i = 0; same_load && i < options.lengths(); ++i) {
-    if (options.of_length(i).front().draft != draft) continue;
+    const Option& first = options.of_length(i).front();
+    if (first.draft != draft || first.drafter != drafter) continue;
     const Option& old = nearest(i, rows_per_request * requests);
     impatience = chosen->rate() > old.rate() * kSlightly ? impatience + 1 : 0;
     kept = chosen->rate() <= old.rate() * kClearly && impatience < kPatience;
     if (kept) chosen = &old;
   }
   if (kept) return *chosen;
+  drafter = chosen->drafter;
   draft = chosen->draft;
   rows_per_request = static_cast<double>(chosen->rows) / requests;
   if (!same_load) changed = decisions;
@@ -202,26 +239,34 @@ bool BudgetPolicy::State::could_win(size_t length, double rate) const {
                              [&](const Option& option) { return option.rows > rate * option.charged; });
 }
 
-// The option to probe instead of plain decoding, or null.
-const Option* BudgetPolicy::State::probe(const RoundToChoose& round, const Option& plain) {
-  since_probe = std::min(since_probe + 1, kLongAgo);
-  if (since_probe < kLeastProbeGap) return nullptr;
+// The option to probe a drafter with that the choice leaves idle, or null.
+const Option* BudgetPolicy::State::probe(const RoundToChoose& round, const Option& chosen) {
+  for (int32_t i = 0; i < std::ssize(drafters); ++i) {
+    if (chosen.draft > 0 && chosen.drafter == i) continue;
+    if (const Option* option = probe(i, round, chosen)) return option;
+  }
+  return nullptr;
+}
+
+const Option* BudgetPolicy::State::probe(int32_t of, const RoundToChoose& round, const Option& chosen) const {
+  const auto since = static_cast<double>(decisions + 1 - drafters[of].last);
+  if (since < kLeastProbeGap) return nullptr;
   const Option* probed = nullptr;
   double shortest_loss = 0, lost = 0;
   bool may_pay = false;
   for (size_t i = 1; i < options.lengths(); ++i) {
-    may_pay = may_pay || could_win(i, plain.rate());
-    const Option& option = to_probe(i, round.requests, plain.rate());
-    const double loses = loss(option, plain.rate());
+    if (options.of_length(i).front().drafter != of) continue;
+    may_pay = may_pay || could_win(i, chosen.rate());
+    const Option& option = to_probe(i, round.requests, chosen.rate());
+    const double loses = loss(option, chosen.rate());
     if (probed == nullptr) shortest_loss = loses;
     if (probed != nullptr && loses > kHardlyMore * shortest_loss) continue;
     probed = &option;
     lost = loses;
   }
-  if (!may_pay) return nullptr;
-  if (since_probe < std::min(kMostProbeGap, lost / (kProbeShare * plain.charged))) return nullptr;
-  since_probe = 0;
-  return probed;
+  const double share = chosen.draft > 0 && drafters[of].most_new ? kNewShare : kProbeShare;
+  const bool due = since >= std::min(kMostProbeGap, lost / (share * chosen.charged));
+  return may_pay && due ? probed : nullptr;
 }
 
 // Whether the coming decision may be a rival's.
@@ -254,7 +299,9 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
     rival = &option;
   };
   for (size_t i = 0; i < options.lengths(); ++i) {
-    consider(i == 0 ? options.plain() : to_probe(i, round.requests, chosen.rate()), last_length[i]);
+    const Option& first = options.of_length(i).front();
+    consider(i == 0 ? first : to_probe(i, round.requests, chosen.rate()),
+             last_length[length_index(first.drafter, first.draft)]);
   }
   for (int32_t band = 0; band < kRowBands; ++band) {
     if (best_of_band[band] != nullptr) consider(*best_of_band[band], last_band[band]);
@@ -283,12 +330,11 @@ const Option* BudgetPolicy::State::close_rival(std::span<const Option* const> be
 std::optional<Decision> BudgetPolicy::State::standing(std::span<const BudgetRequest> requests,
                                                       const RoundToChoose& round) {
   if (stands_for <= 0 || round.requests != last_requests || round.other_rows > 0 || rivals_turn() ||
-      length_index(round.most_draft) < length_index(last.draft)) {
+      length_index(last.drafter, round.most_draft) < length_index(last.drafter, last.draft)) {
     return std::nullopt;
   }
-  for (const BudgetRequest& request : requests) known[request.id];
+  for (const BudgetRequest& request : requests) remembered(request.id);
   stands_for -= last.seconds;
-  if (last.draft == 0) since_probe = std::min(since_probe + 1, kLongAgo);
   Decision again = last;
   const int32_t whole = whole_rows(requests, last.draft);
   again.verify_rows = last_whole ? whole : std::min(whole, last.verify_rows);
@@ -300,13 +346,13 @@ Decision BudgetPolicy::State::choose(std::span<const BudgetRequest> requests, co
   const Option& chosen = settle(round.requests);
   const Option* probed = nullptr;
   if (!options.others_wait()) {  // a probe would cost the waiting requests time
-    if (chosen.draft == 0) probed = probe(round, chosen);
+    probed = probe(round, chosen);
     if (probed == nullptr) probed = rival(round, chosen);
   }
   if (probed != nullptr && !options.allowed(*probed)) probed = nullptr;
   const Option& option = probed != nullptr ? *probed : chosen;
   last = {option.draft,           option.rows,    probed != nullptr, option.rate(),
-          options.plain().rate(), option.seconds, option.tokens};
+          options.plain().rate(), option.seconds, option.tokens,     option.drafter};
   last_requests = round.requests;
   last_whole = option.rows == whole_rows(requests, option.draft);
   stands_for = probed != nullptr || round.other_rows > 0 ? 0 : kDecisionSeconds - option.seconds;
@@ -323,24 +369,26 @@ Decision BudgetPolicy::decide(std::span<const BudgetRequest> requests, PassPromp
   const std::optional<Decision> again = s.standing(requests, round);
   const Decision decision = again ? *again : s.choose(requests, round);
   ++s.decisions;
+  if (decision.draft > 0) s.drafters[decision.drafter].last = s.decisions;
   if (round.other_rows > 0) return decision;  // a round with prompts does not improve the costs
-  s.last_length[s.length_index(decision.draft)] = s.decisions;
+  s.last_length[s.length_index(decision.drafter, decision.draft)] = s.decisions;
   if (decision.draft > 0) s.last_band[row_band(decision.verify_rows)] = s.decisions;
   return decision;
 }
 
-void BudgetPolicy::State::learn(const BlockOutcome& block) {
+void BudgetPolicy::State::learn(const BlockOutcome& block, int32_t by) {
   const auto drafted_tokens = std::min(static_cast<int32_t>(block.confidence.size()), config.max_draft);
   if (drafted_tokens == 0) return;
   const auto found = known.find(block.id);
-  Known unknown;  // the request has ended, or began under a fixed number; its block still teaches what blocks are like
-  Known& request = found != known.end() ? found->second : unknown;
+  Blocks unknown;  // the request has ended, or began under a fixed number; its block still teaches what blocks are like
+  Blocks& request = found != known.end() ? found->second[by] : unknown;
+  Drafter& drafter = drafters[by];
   const float shift = request.shift;
   const int32_t told = std::min(block.verified, block.accepted + (block.cut ? 0 : 1));  // known outcomes
   float survival = 1, step = 0;
   chances.clear();
   for (int32_t i = 0; i < drafted_tokens; ++i) {
-    const float chance = ops::acceptance_chance(calibrator.table(), i, block.confidence[i], shift);
+    const float chance = ops::acceptance_chance(drafter.calibrator.table(), i, block.confidence[i], shift);
     chances.push_back(chance);
     survival *= chance;
     if (i < told) step += (i < block.accepted ? 1.0f : 0.0f) - chance;
@@ -351,46 +399,50 @@ void BudgetPolicy::State::learn(const BlockOutcome& block) {
     }
   }
   for (int32_t i = 0; i < told; ++i) {
-    calibrator.observe(i, ops::log_odds(block.confidence[i]), i < block.accepted);
+    drafter.calibrator.observe(i, ops::log_odds(block.confidence[i]), i < block.accepted);
   }
   const float pull = kShiftPull * static_cast<float>(told) * shift;
   request.shift = std::clamp(shift + kShiftRate * step - pull, -kMostShift, kMostShift);
-  population.add(chances, request.history);
+  drafter.population.add(chances, request.history);
 }
 
-void BudgetPolicy::observe(bool drafted, std::span<const BlockOutcome> blocks) {
+void BudgetPolicy::observe(const RoundShape& ran, std::span<const BlockOutcome> blocks) {
   State& s = *state_;
   ++s.rounds;
   int32_t tokens = 0, ended = 0;
   for (const BlockOutcome& block : blocks) {
-    s.learn(block);
+    s.learn(block, ran.drafter);
     tokens += block.committed;
     ended += block.ended ? 1 : 0;
   }
-  s.population.end_round(drafted, tokens, ended);
-  s.calibrator.end_round(drafted);
-  if (!drafted) return;
-  s.drafted.insert(s.drafted.begin(), s.rounds);
-  if (std::ssize(s.drafted) > kReplayRounds) s.drafted.pop_back();
+  for (int32_t i = 0; i < std::ssize(s.drafters); ++i) {
+    State::Drafter& drafter = s.drafters[i];
+    const bool drafted = ran.draft > 0 && ran.drafter == i;
+    drafter.population.end_round(drafted, tokens, ended);
+    drafter.calibrator.end_round(drafted);
+    if (!drafted) continue;
+    drafter.rounds.insert(drafter.rounds.begin(), s.rounds);
+    if (std::ssize(drafter.rounds) > kReplayRounds) drafter.rounds.pop_back();
+  }
 }
 
 void BudgetPolicy::forget(RequestId id) {
   state_->known.erase(id);
 }
 
-float BudgetPolicy::shift(RequestId id) const {
+float BudgetPolicy::shift(RequestId id, int32_t drafter) const {
   const auto found = state_->known.find(id);
-  return found != state_->known.end() ? found->second.shift : 0;
+  return found != state_->known.end() ? found->second[drafter].shift : 0;
 }
 
-const ops::SurvivalTable& BudgetPolicy::table() const {
-  return state_->calibrator.table();
+const ops::SurvivalTable& BudgetPolicy::table(int32_t drafter) const {
+  return state_->drafters[drafter].calibrator.table();
 }
 
 RoundShape BudgetPolicy::that_runs(const RoundShape& asked) const {
   const RoundToChoose round = {
       .requests = asked.requests, .other_rows = asked.other_rows, .kv_tokens = asked.kv_tokens};
-  RoundShape shape = state_->options.shape(round, asked.draft, asked.verify_rows);
+  RoundShape shape = state_->options.shape(round, asked.drafter, asked.draft, asked.verify_rows);
   shape.other_positions = asked.other_positions;
   return shape;
 }

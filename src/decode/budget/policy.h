@@ -1,6 +1,6 @@
-// Chooses how many tokens a round drafts, and how many rows of the target's pass the drafted tokens get, so that the
-// round commits the most tokens a second. The device then chooses the (request, position) pairs that get the rows
-// (ops/step, share_verify_rows), by the table that this class calibrates. docs/verify-budget.md derives the model.
+// Chooses who drafts in a round, how many tokens, and how many rows of the target's pass the drafted tokens get, so
+// that the round commits the most tokens a second. The device then chooses the (request, position) pairs that get the
+// rows (ops/step, share_verify_rows), by the table that this class calibrates. docs/verify-budget.md derives the model.
 //
 // This is arithmetic on the host, without device or clock: times come with the outcomes. Nothing here changes a
 // request's text. Threads: one, the engine's.
@@ -21,14 +21,15 @@
 namespace volley::decode {
 
 struct BudgetConfig {
-  int32_t max_draft = 0;               // block_size - 1 tokens
-  std::vector<int32_t> draft_lengths;  // possible draft lengths, ascending up to max_draft; 0 is always possible
-  std::vector<int32_t> row_buckets;    // recorded sizes of a pass, ascending; empty: any size
+  int32_t max_draft = 0;  // block_size - 1 tokens
+  // By drafter: possible draft lengths, ascending; the longest is max_draft. 0 is always possible.
+  std::vector<std::vector<int32_t>> draft_lengths;
+  std::vector<int32_t> row_buckets;  // recorded sizes of a pass, ascending; empty: any size
   // a round with more rows verifies all it drafts, because one chunk of logits holds no more
   int32_t most_shared_rows = 0;
   int32_t max_rows = 0;  // rows of a pass
   // From options: verify exactly this many drafted tokens of each request in every round. The policy then chooses and
-  // probes nothing, but still learns outcomes for a later change back.
+  // probes nothing, but still learns outcomes for a later change back. REQUIRES: one drafter, or 0 tokens.
   std::optional<int32_t> fixed;
 };
 
@@ -48,7 +49,7 @@ struct PassPrompts {
 };
 
 struct Decision {
-  int32_t draft = 0;  // tokens to draft for each request, one of draft_lengths or 0
+  int32_t draft = 0;  // tokens to draft for each request, one of the drafter's draft_lengths or 0
   // Rows of the target's pass for the decoding requests, their last tokens included. Where they suffice for all drafted
   // tokens that requests can use, the number is exact and no rows have to be shared out.
   int32_t verify_rows = 0;
@@ -57,6 +58,7 @@ struct Decision {
   // predicted time and tokens of the round. Tokens and rates are 0 with BudgetConfig::fixed.
   double tokens_per_s = 0, plain_tokens_per_s = 0;
   double seconds = 0, tokens = 0;
+  int32_t drafter = 0;  // who drafts
 };
 
 // The outcome of one request's block.
@@ -80,19 +82,19 @@ class BudgetPolicy {
   // `requests` attend to, summed.
   Decision decide(std::span<const BudgetRequest> requests, PassPrompts prompts, int64_t kv_tokens);
 
-  // A round's outcome, in the order of the rounds. drafted: whether the drafter ran. Call before forget() of its
-  // requests.
-  void observe(bool drafted, std::span<const BlockOutcome> blocks);
+  // A round's outcome, in the order of the rounds. ran: its shape, of which who drafted matters. Call before forget()
+  // of its requests.
+  void observe(const RoundShape& ran, std::span<const BlockOutcome> blocks);
 
   // Drops an ended request. Only requests that were in a decision are remembered.
   void forget(RequestId id);
-  float shift(RequestId id) const;  // the request's own log-odds shift; 0 when unknown
-  const ops::SurvivalTable& table() const;
+  float shift(RequestId id, int32_t drafter) const;  // the request's own log-odds shift; 0 when unknown
+  const ops::SurvivalTable& table(int32_t drafter) const;
   // The shape that runs where this one is asked for, which is the one that CostModel knows.
   RoundShape that_runs(const RoundShape& asked) const;
 
-  // Predicted and actual survival of a position since the start: the sum of predicted chances, the tokens that
-  // survived, and the tokens that were verified.
+  // Predicted and actual survival of a position since the start, of all drafters: the sum of predicted chances, the
+  // tokens that survived, and the tokens that were verified.
   struct Calibration {
     double predicted = 0;
     int64_t survived = 0, verified = 0;

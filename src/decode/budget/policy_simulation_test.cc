@@ -282,5 +282,75 @@ TEST(PolicySimulationTest, NewRequestsAllTheTime) {
   }
 }
 
+// Requests of two kinds, in turn: the first drafter is right about one and often wrong about the other.
+constexpr int32_t kAnswer = 240;  // tokens
+struct Kinds {
+  double easy = 0.85, hard = 0.5;  // chances of the first drafter's tokens
+  double second = 0.75;            // of the second's
+  double spread = 0.5, noise = 0.3;
+};
+
+// Tokens a second while `n` requests at once are served, one after another.
+double served(const Machine& machine, const Kinds& kinds, int32_t n) {
+  Simulation simulation(machine, machine.measured(n), 1);
+  std::mt19937 dice(7);
+  RequestId next = 0;
+  std::vector<SimulatedRequest> requests(n);
+  std::vector<int32_t> left(n);
+  const auto start = [&](int32_t i) {
+    SimulatedRequest& request = requests[i] = {};
+    request.id = ++next;
+    const double first = (dice() & 1) != 0 ? kinds.easy : kinds.hard;
+    request.p = machine.chains_from == 0 ? kinds.second : first;
+    request.second = kinds.second;
+    request.spread = kinds.spread;
+    request.noise = kinds.noise;
+    left[i] = kAnswer;
+  };
+  for (int32_t i = 0; i < n; ++i) start(i);
+  double tokens = 0, seconds = 0;
+  while (next < static_cast<RequestId>(60 + 3 * n)) {
+    const SimulatedRound round = simulation.round(requests);
+    tokens += round.tokens;
+    seconds += round.seconds;
+    for (int32_t i = 0; i < n; ++i) {
+      if ((left[i] -= round.committed[i]) > 0) continue;
+      simulation.policy().forget(requests[i].id);
+      start(i);
+    }
+  }
+  return tokens / seconds;
+}
+
+struct Rates {
+  double first = 0, second = 0, both = 0;
+  double gain() const { return both / std::max(first, second); }
+};
+
+Rates served_by_each(const Kinds& kinds, int32_t n) {
+  Machine chain = h200_of_two();
+  chain.config.max_draft = 3;
+  chain.config.draft_lengths = {{1, 2, 3}};
+  chain.chains_from = 0;
+  chain.kv.draft = {chain.kv.draft[1]};
+  const Rates rates = {served(h200(), kinds, n), served(chain, kinds, n), served(h200_of_two(), kinds, n)};
+  std::printf("C %3d: %7.0f by blocks, %7.0f by chains, %7.0f by both: %.3f\n", n, rates.first, rates.second,
+              rates.both, rates.gain());
+  return rates;
+}
+
+// Alone, a request gets the drafter that suits it. Together, the drafter that suits them all.
+TEST(PolicySimulationTest, TwoDraftersServeWhatEachIsGoodFor) {
+  for (const int32_t n : {1, 2, 8}) EXPECT_GE(served_by_each({}, n).gain(), 1.08) << n;
+  for (const int32_t n : {32, 128}) EXPECT_GE(served_by_each({}, n).gain(), 0.98) << n;
+}
+
+TEST(PolicySimulationTest, ASecondDrafterThatIsOfNoUseCostsLittle) {
+  for (const int32_t n : {1, 8, 64}) {
+    EXPECT_GE(served_by_each({.hard = 0.85, .second = 0.3}, n).gain(), 0.98) << n;
+    EXPECT_GE(served_by_each({.easy = 0.3, .hard = 0.2}, n).gain(), 0.98) << n;
+  }
+}
+
 }  // namespace
 }  // namespace volley::decode

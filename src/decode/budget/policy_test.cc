@@ -29,7 +29,7 @@ class BudgetPolicyTest : public testing::Test {
   static BudgetConfig config() {
     BudgetConfig config;
     config.max_draft = 7;
-    config.draft_lengths = {1, 3, 7};
+    config.draft_lengths = {{1, 3, 7}};
     config.most_shared_rows = 128;
     config.max_rows = 512;
     return config;
@@ -52,7 +52,7 @@ class BudgetPolicyTest : public testing::Test {
   }
   void ran(const RoundShape& shape, const RoundSeconds& seconds, std::span<const BlockOutcome> blocks) {
     costs_.observe(policy_->that_runs(shape), seconds);
-    policy_->observe(shape.draft > 0, blocks);
+    policy_->observe(shape, blocks);
   }
   void settle(int32_t n, float confidence, int32_t accepted) {
     for (int32_t i = 0; i < 30; ++i) {
@@ -148,7 +148,7 @@ TEST_F(BudgetPolicyTest, PromptsInThePassDoNotMakeRowsCheap) {
 // decoding requests get 4.
 TEST_F(BudgetPolicyTest, DraftsLessWhileOthersWaitToJoin) {
   config_.max_draft = 1;
-  config_.draft_lengths = {1};
+  config_.draft_lengths = {{1}};
   make(1, {{1, 0.005}, {1064, 1.068}});
   for (int32_t i = 0; i < 30; ++i) {
     decide(requests(4, 1));
@@ -192,7 +192,7 @@ TEST_F(BudgetPolicyTest, ADecisionStandsForAMillisecond) {
 // ms, 2 % less a second.
 TEST_F(BudgetPolicyTest, PlainDecodingThatSeemsNearlyAsGoodIsTriedSoon) {
   config_.max_draft = 1;
-  config_.draft_lengths = {1};
+  config_.draft_lengths = {{1}};
   make(1, {{1, 0.01}, {32, 0.0166}, {64, 0.03}, {1064, 0.5}});
   const std::vector<float> confidences(1, 0.9f);
   const auto round = [&](int32_t n) {
@@ -244,7 +244,7 @@ TEST_F(BudgetPolicyTest, ARequestOfAStandingDecisionIsRemembered) {
   const std::vector<float> confidences(7, 0.7f);
   const std::vector<BlockOutcome> blocks = {{9, confidences, 7, 7, false}};
   ran({2, 7, 16, 0, 100}, {1e-6, 1e-5}, blocks);
-  EXPECT_GT(policy_->shift(9), 0);
+  EXPECT_GT(policy_->shift(9, 0), 0);
 }
 
 TEST_F(BudgetPolicyTest, AStandingDecisionHoldsForTheSameRoundsAlone) {
@@ -328,12 +328,12 @@ TEST_F(BudgetPolicyTest, ARequestsShiftFollowsItsOwnOutcomesWithinBounds) {
     const std::vector<BlockOutcome> blocks = {{1, confidences, 7, 7, false}, {2, confidences, 7, 0, false}};
     ran({2, 7, 16, 0, 100}, {0.001, 0.01}, blocks);
   }
-  EXPECT_GT(policy_->shift(1), 0.2f);
-  EXPECT_LT(policy_->shift(2), -0.2f);
-  EXPECT_LE(policy_->shift(1), 2.0f);
-  EXPECT_GE(policy_->shift(2), -2.0f);
+  EXPECT_GT(policy_->shift(1, 0), 0.2f);
+  EXPECT_LT(policy_->shift(2, 0), -0.2f);
+  EXPECT_LE(policy_->shift(1, 0), 2.0f);
+  EXPECT_GE(policy_->shift(2, 0), -2.0f);
   policy_->forget(1);
-  EXPECT_EQ(policy_->shift(1), 0);
+  EXPECT_EQ(policy_->shift(1, 0), 0);
 }
 
 TEST_F(BudgetPolicyTest, WhatLiesBehindAnEndIsWorthLess) {
@@ -359,7 +359,7 @@ TEST_F(BudgetPolicyTest, OutcomesOfRequestsThatEndedAreNotRemembered) {
   decide(requests(1));
   policy_->forget(1);
   observe(1, 0.9f, 0);
-  EXPECT_EQ(policy_->shift(1), 0);
+  EXPECT_EQ(policy_->shift(1, 0), 0);
   EXPECT_EQ(policy_->calibration()[0].verified, 1);
 }
 
@@ -383,8 +383,8 @@ TEST_F(BudgetPolicyTest, ACutBlockTeachesNoRefusal) {
     decide(requests(1));
     observe(1, 0.5f, 0, 7, /*cut=*/true);
   }
-  EXPECT_EQ(policy_->shift(1), 0);
-  EXPECT_NEAR(ops::acceptance_chance(policy_->table(), 0, 0.5f, 0), 0.5f, 1e-3);
+  EXPECT_EQ(policy_->shift(1, 0), 0);
+  EXPECT_NEAR(ops::acceptance_chance(policy_->table(0), 0, 0.5f, 0), 0.5f, 1e-3);
   EXPECT_EQ(policy_->calibration()[0].verified, 0);
 }
 

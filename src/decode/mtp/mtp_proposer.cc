@@ -58,7 +58,7 @@ Status MtpProposer::load(const ProposerLoad& load, const ProposerFacts& facts) {
   VOLLEY_ASSIGN(input_norm_, loader.vector("injection.input_norm"));
   packed_bytes_ = loader.packed_bytes();
 
-  carry_.depth = 1 + proposals_;
+  carry_.depth = 1 + std::max(proposals_, load.longest_draft);
   const int64_t entries = int64_t{load.slots} * carry_.depth;
   const DType dtype = target_.activation();
   VOLLEY_ASSIGN(carried_, load.device.allocate(static_cast<size_t>(entries * hidden()) * dtype_size(dtype)));

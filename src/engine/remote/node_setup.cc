@@ -133,15 +133,16 @@ Result<std::vector<nodes::Fact>> node_facts(const EngineOptions& options, const 
   add("the files of --model", target);
   add("the target's arithmetic (--dtype, --quantization, --attention-backend)", numerics_text(models.target_numerics));
   add("--kv-cache-dtype", dtype_name(models.kv_dtype));
-  add("speculation (--draft, --spec)", models.draft ? "on" : "off");
-  if (models.draft) {
-    VOLLEY_ASSIGN(const std::string draft, digest_of_folder(options.draft_dir, !random));
+  add("speculation (--draft, --spec)", models.drafters.empty() ? "off" : "on");
+  const std::vector<std::string> dirs = draft_dirs(options);
+  for (size_t i = 0; i < models.drafters.size(); ++i) {
+    VOLLEY_ASSIGN(const std::string draft, digest_of_folder(dirs[i], !random));
     add("the files of --draft", draft);
     add("the drafter's arithmetic (--draft-quantization, --draft-attention-backend)",
-        numerics_text(models.draft_numerics));
-    add("--block-size", models.block_size);
+        numerics_text(models.drafters[i].numerics));
+    add("--block-size", 1 + models.drafters[i].proposals);
     std::string lengths;
-    for (const int32_t length : models.draft_lengths) lengths += std::to_string(length) + " ";
+    for (const int32_t length : models.draft_lengths[i]) lengths += std::to_string(length) + " ";
     add("the lengths that are drafted (--verify)", lengths);
   }
   add("--max-model-len", models.max_model_len);
@@ -202,6 +203,7 @@ nodes::CallLimits call_limits(const ResolvedModels& models) {
   limits.max_positions = models.max_positions();
   limits.page_size = models.page_size;
   limits.block_size = models.block_size;
+  for (const ResolvedDrafter& drafter : models.drafters) limits.proposals.push_back(drafter.proposals);
   limits.vocab = models.target.decoder.vocab;
   limits.hidden = models.target.decoder.hidden;
   limits.vectors = 1 + models.target.decoder.added_layers;

@@ -24,9 +24,11 @@ std::string AcceptanceWatch::warning() const {
         "causal or bidirectional)";
   }
   if (drafter_.quantised) causes += "; its weights do not bear being quantised (--draft-quantization none)";
-  return "The drafter is of no use: its first " + std::to_string(kBlocks) + " verified blocks gave " + tokens +
-         " tokens a step. The text is right either way. Likely causes: " + causes +
-         ". --spec off saves the drafter's time and memory.";
+  const bool one = drafter_.name.empty();
+  return "The drafter " + (one ? "" : drafter_.name + " ") + "is of no use: its first " + std::to_string(kBlocks) +
+         " verified blocks gave " + tokens + " tokens a step. The text is right either way. Likely causes: " + causes +
+         (one ? ". --spec off saves the drafter's time and memory."
+              : ". To leave it out of --draft saves its time and memory.");
 }
 
 }  // namespace volley::engine

@@ -10,6 +10,7 @@ namespace volley::engine {
 
 // Properties of a drafter that suggest what is wrong with it.
 struct DrafterTraits {
+  std::string name{};            // empty: it is the only one
   std::string likely_mistake{};  // a clause about its files, or empty
   bool windows = false;          // it has sliding-window layers
   bool quantised = false;        // its weights are stored as codes

@@ -104,7 +104,7 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
     const RankPlace place = {first + index, rank.group.get(), replica->masks_.get(), exchange};
     VOLLEY_ASSIGN(rank.models, load_models(*rank.device, models, options.draft_window, report, place));
     rank.weight_bytes = rank.models.target->packed_bytes();
-    if (rank.models.proposer) rank.weight_bytes += rank.models.proposer->packed_bytes();
+    for (const decode::Drafter& drafter : rank.models.drafters) rank.weight_bytes += drafter.proposer->packed_bytes();
     VOLLEY_ASSIGN(rank.round, make_round(*rank.device, options, models, rank.models, report, place));
     return {};
   };

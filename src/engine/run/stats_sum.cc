@@ -25,6 +25,11 @@ void add(EngineStats::Verify& sum, const EngineStats::Verify& more) {
   add(sum.verified_at, more.verified_at);
   add(sum.survived_at, more.survived_at);
   add(sum.predicted_at, more.predicted_at);
+  if (sum.drafters.size() < more.drafters.size()) sum.drafters.resize(more.drafters.size());
+  for (size_t i = 0; i < more.drafters.size(); ++i) {
+    using D = V::Drafter;
+    add_members(sum.drafters[i], more.drafters[i], &D::steps, &D::drafted_tokens, &D::accepted_tokens);
+  }
 }
 
 void add(std::vector<EngineStats::PageGroup>& sum, const std::vector<EngineStats::PageGroup>& more) {

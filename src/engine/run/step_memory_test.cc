@@ -87,6 +87,9 @@ TEST(LoadedMemory, IsWhatWasPlanned) {
   };
   EngineOptions options = pocket();
   expect_planned("as it comes", options);
+  options.second_draft_dir = options.draft_dir;
+  expect_planned("with two drafters", options);
+  options.second_draft_dir.clear();
   options.dtype = ComputeType::kFloat32;
   options.dummy_weights.reset();
   expect_planned("in fp32", options);
@@ -384,7 +387,7 @@ TEST(StepMemory, IsPlannedBeforeWeightsAreRead) {
   };
   const int64_t planned = models->memory.step_bytes;
   models->target_checkpoint = std::make_shared<Unread>(models->target_checkpoint);
-  models->draft_checkpoint = std::make_shared<Unread>(models->draft_checkpoint);
+  models->drafters[0].checkpoint = std::make_shared<Unread>(models->drafters[0].checkpoint);
   const auto step = measure_step(options, *models);
   ASSERT_TRUE(step.ok()) << step.error().message;
   EXPECT_EQ(step->memory, planned);

@@ -38,11 +38,16 @@ StepTimeout step_timeout(const EngineOptions& options, const ResolvedModels& mod
   if (models.nodes > 1 || models.expert_replicas > 1) return {kBesideOthers};
   const double rate = models.target_numerics.activation == DType::kF32 ? kSlowestF32 : kSlowest;
   const model::Decoder& target = models.target.decoder;
-  const decode::ProposerFacts* draft = models.draft ? &models.draft->facts() : nullptr;
-  const double positions = flops_of_position(target) + (draft != nullptr ? flops_of_position(draft->decoder) : 0);
+  // One drafter drafts in a step. The sum allows for the others, which learn from its rows.
+  double positions = flops_of_position(target);
+  int64_t weights = decode::step_weights(target, nullptr).multiplied();
+  const int64_t of_target = weights;
+  for (const ResolvedDrafter& drafter : models.drafters) {
+    positions += flops_of_position(drafter.facts().decoder);
+    weights += decode::step_weights(target, &drafter.facts()).multiplied() - of_target;
+  }
   const double masks = decode::kMaskPatience * options.grammar_mask_timeout_ms * 1e-3;
-  return {kLeastStepTimeout + masks, 2.0 * static_cast<double>(decode::step_weights(target, draft).multiplied()) / rate,
-          positions / rate};
+  return {kLeastStepTimeout + masks, 2.0 * static_cast<double>(weights) / rate, positions / rate};
 }
 
 std::chrono::seconds load_silence(const EngineOptions& options, bool requests_wait) {

@@ -17,7 +17,7 @@ ResolvedModels eight_billion(DeviceKind device) {
   ResolvedModels models;
   models.device.kind = device;
   models.target = families::read_target("models/shapes/qwen3-8b").value();
-  models.draft = decode::read_proposer("models/shapes/qwen3-8b-dflash").value();
+  models.drafters.emplace_back().spec = decode::read_proposer("models/shapes/qwen3-8b-dflash").value();
   models.target_numerics.activation = DType::kBF16;
   return models;
 }

@@ -104,7 +104,8 @@ Status check_simulation(const SimulatedAcceptance& simulated) {
     return invalid_argument("Simulated acceptance needs a probability from step 0 on.");
   }
   for (size_t i = 0; i < phases.size(); ++i) {
-    if (!(phases[i].p >= 0 && phases[i].p <= 1)) {
+    const auto is_chance = [](double p) { return p >= 0 && p <= 1; };
+    if (!is_chance(phases[i].p) || !is_chance(phases[i].second.value_or(0))) {
       return invalid_argument("--simulate-acceptance needs a probability between 0 and 1.");
     }
     if (i > 0 && phases[i].from_step <= phases[i - 1].from_step) {

@@ -37,6 +37,7 @@ VerifyControl::VerifyControl(VerifyConfig config) : config_(std::move(config)) {
   stats_.verified_at.resize(config_.max_draft);
   stats_.survived_at.resize(config_.max_draft);
   stats_.predicted_at.resize(config_.max_draft);
+  stats_.drafters.resize(config_.draft_lengths.size());
   if (config_.max_draft == 0) return;
   const bool measured = config_.costs != nullptr && config_.costs->measured();
   VOLLEY_CHECK(measured || config_.policy.kind != Kind::kAuto);
@@ -95,9 +96,12 @@ VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook, double mos
   const bool matters = outlook.prompts_wait || (outlook.prompt_rows > 0 && plain_s_ <= most_seconds);
   if (matters) prompts.most_seconds = most_seconds / config_.costs->decoding_factor();
   step.decision = policy_->decide(requests_, prompts, outlook.positions);
+  step.shape.drafter = step.decision->drafter;
   step.limit.draft = step.decision->draft;
   step.limit.rows = step.decision->verify_rows;
-  step.decoding_s = predict({n, step.limit.draft, step.limit.rows, outlook.prompt_rows, outlook.positions});
+  decode::RoundShape shape = {n, step.limit.draft, step.limit.rows, outlook.prompt_rows, outlook.positions};
+  shape.drafter = step.shape.drafter;
+  step.decoding_s = predict(shape);
   return step;
 }
 
@@ -128,9 +132,10 @@ decode::VerifyBudget VerifyControl::budget(const sched::StepPlan& plan, std::spa
   step.shape.verify_rows = step.rows;
   if (policy_) step.shape = policy_->that_runs(step.shape);
   decode::VerifyBudget budget;
+  budget.drafter = step.shape.drafter;
   if (!plan.shared || step.rows == decoding + drafted) return budget;
   budget.rows = step.rows;
-  budget.table = &policy_->table();
+  budget.table = &policy_->table(budget.drafter);
   return budget;
 }
 
@@ -149,12 +154,26 @@ void VerifyControl::observe(const VerifyStep& step, const decode::StepTimes& tim
     for (int32_t j = 0; j < result.drafted; ++j) ++stats_.verified_at[j];
     for (int32_t j = 0; j < result.accepted; ++j) ++stats_.survived_at[j];
   }
-  if (policy_) policy_->observe(step.draft > 0, blocks_);
+  if (policy_) policy_->observe(step.shape, blocks_);
+  if (step.draft > 0) {
+    EngineStats::Verify::Drafter& drafter = stats_.drafters[step.shape.drafter];
+    ++drafter.steps;
+    for (const decode::RoundResult& result : results) {
+      drafter.drafted_tokens += result.drafted;
+      drafter.accepted_tokens += result.accepted;
+    }
+  }
   ++stats_.steps;
   ++stats_.draft_lengths[step.draft];
   stats_.plain += step.draft == 0 ? 1 : 0;
   stats_.rows += step.rows;
-  news_ = {step.draft, step.rows, step.shape.requests, config_.policy.kind == Kind::kAuto, step.decision};
+  const bool names = step.draft > 0 && config_.draft_lengths.size() > 1;
+  news_ = {step.draft,
+           step.rows,
+           step.shape.requests,
+           names ? step.shape.drafter + 1 : 0,
+           config_.policy.kind == Kind::kAuto,
+           step.decision};
   if (!step.decision) return;
   stats_.probes += step.decision->probe ? 1 : 0;
   stats_.predicted_tokens += step.decision->tokens;
@@ -180,8 +199,9 @@ EngineStats::Verify VerifyControl::stats() const {
 
 std::string in_words(const VerifyNews& news) {
   if (news.requests == 0) return "";
-  const std::string what = std::to_string(news.draft) + " drafted tokens a request, " + std::to_string(news.rows) +
-                           " rows for " + std::to_string(news.requests) +
+  const std::string by = news.drafter > 0 ? " of drafter " + std::to_string(news.drafter) : "";
+  const std::string what = std::to_string(news.draft) + " drafted tokens a request" + by + ", " +
+                           std::to_string(news.rows) + " rows for " + std::to_string(news.requests) +
                            (news.requests == 1 ? " request" : " requests");
   if (!news.decision) return what + (news.automatic ? "" : ", as asked for");
   const decode::Decision& d = *news.decision;
@@ -191,10 +211,10 @@ std::string in_words(const VerifyNews& news) {
   return (d.probe ? "probe: " : "") + what + why;
 }
 
-decode::SimulatedAcceptance simulated_at(const SimulatedAcceptance& simulated, int64_t step) {
+decode::SimulatedAcceptance simulated_at(const SimulatedAcceptance& simulated, int64_t step, int32_t drafter) {
   double p = 0;
   for (const SimulatedAcceptance::Phase& phase : simulated.phases) {
-    if (phase.from_step <= step) p = phase.p;
+    if (phase.from_step <= step) p = drafter > 0 ? phase.second.value_or(phase.p) : phase.p;
   }
   const double weight = p * simulated.confidence_odds;
   return {static_cast<float>(p), static_cast<float>(weight / (weight + 1 - p))};

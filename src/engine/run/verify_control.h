@@ -21,8 +21,8 @@ namespace volley::engine {
 
 struct VerifyConfig {
   VerifyPolicy policy;
-  int32_t max_draft = 0;               // 0: no drafter
-  std::vector<int32_t> draft_lengths;  // this and the next two are the round's
+  int32_t max_draft = 0;                            // 0: no drafter
+  std::vector<std::vector<int32_t>> draft_lengths;  // this and the next two are the round's
   std::vector<int32_t> row_buckets;
   int32_t most_shared_rows = 0;
   int32_t max_rows = 0;  // of a step
@@ -46,6 +46,7 @@ struct VerifyStep {
 // The last step's choice; in_words() formats it when a reader asks.
 struct VerifyNews {
   int32_t draft = 0, rows = 0, requests = 0;
+  int32_t drafter = 0;  // from 1, among several; 0: there is one, or nothing is drafted
   bool automatic = false;
   std::optional<decode::Decision> decision;
 };
@@ -63,7 +64,10 @@ class VerifyControl {
   // Rows that the decoding segments of a planned step get. `segments` may be fewer than were planned.
   decode::VerifyBudget budget(const sched::StepPlan& plan, std::span<const decode::RoundSegment> segments,
                               VerifyStep& step) const;
-  float shift(RequestId id) const { return policy_ ? policy_->shift(id) : 0; }
+  // The request's shift in the table of the step's drafter.
+  float shift(RequestId id, const VerifyStep& step) const {
+    return policy_ ? policy_->shift(id, step.shape.drafter) : 0;
+  }
   // results: the round's, for the step's decoding segments; ids: their requests, 0 for those that have ended meanwhile.
   void observe(const VerifyStep& step, const decode::StepTimes& times, std::span<const RequestId> ids,
                std::span<const decode::RoundResult> results);
@@ -85,7 +89,7 @@ class VerifyControl {
   std::vector<decode::BlockOutcome> blocks_;
 };
 
-// Simulated acceptance in a request's decoding step number `step` (0: the first).
-decode::SimulatedAcceptance simulated_at(const SimulatedAcceptance& simulated, int64_t step);
+// Simulated acceptance in a request's decoding step number `step` (0: the first), where this one drafts.
+decode::SimulatedAcceptance simulated_at(const SimulatedAcceptance& simulated, int64_t step, int32_t drafter);
 
 }  // namespace volley::engine

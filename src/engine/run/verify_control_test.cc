@@ -32,7 +32,7 @@ VerifyConfig config_of(VerifyPolicy policy) {
   VerifyConfig config;
   config.policy = policy;
   config.max_draft = 3;
-  config.draft_lengths = {1, 3};
+  config.draft_lengths = {{1, 3}};
   config.most_shared_rows = 100;
   config.max_rows = 64;
   if (policy.kind == Kind::kAuto) config.costs = &cheap_rows();
@@ -226,12 +226,16 @@ TEST(VerifyControl, SharesOutNoMoreRowsThanThereAreTokens) {
 
 TEST(SimulatedAcceptance, FollowsItsPhases) {
   SimulatedAcceptance simulated{{{0, 0.9}, {10, 0.0}, {20, 1.0}}, 2.0};
-  EXPECT_FLOAT_EQ(simulated_at(simulated, 0).p, 0.9f);
-  EXPECT_FLOAT_EQ(simulated_at(simulated, 9).confidence, 18.0f / 19.0f) << "odds of nine, doubled";
-  EXPECT_EQ(simulated_at(simulated, 10).p, 0.0f);
-  EXPECT_EQ(simulated_at(simulated, 19).confidence, 0.0f);
-  EXPECT_EQ(simulated_at(simulated, 1000).p, 1.0f);
-  EXPECT_EQ(simulated_at(simulated, 20).confidence, 1.0f);
+  EXPECT_FLOAT_EQ(simulated_at(simulated, 0, 0).p, 0.9f);
+  EXPECT_FLOAT_EQ(simulated_at(simulated, 9, 0).confidence, 18.0f / 19.0f) << "odds of nine, doubled";
+  EXPECT_EQ(simulated_at(simulated, 10, 0).p, 0.0f);
+  EXPECT_EQ(simulated_at(simulated, 19, 0).confidence, 0.0f);
+  EXPECT_EQ(simulated_at(simulated, 1000, 0).p, 1.0f);
+  EXPECT_EQ(simulated_at(simulated, 20, 0).confidence, 1.0f);
+  EXPECT_EQ(simulated_at(simulated, 20, 1).p, 1.0f);
+  simulated.phases[2].second = 0.5;
+  EXPECT_EQ(simulated_at(simulated, 20, 0).p, 1.0f);
+  EXPECT_EQ(simulated_at(simulated, 20, 1).p, 0.5f);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ Worker::Worker(WorkerParts parts)
       scheduler_(parts_.scheduler),
       costs_(parts_.costs ? std::move(*parts_.costs) : decode::CostModel()),
       verify_(verify_config(parts_, costs_)),
-      acceptance_(parts_.drafter),
+      acceptance_(parts_.drafters.begin(), parts_.drafters.end()),
       vocab_(parts_.replica->vocab()),
       times_before_(parts_.replica->times()),
       queued_(queue_limits(parts_.max_queue)),

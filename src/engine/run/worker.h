@@ -38,7 +38,7 @@ struct WorkerParts {
   int32_t max_queue = 0;     // waiting requests
   VerifyPolicy verify;
   std::optional<decode::CostModel> costs;  // required for VerifyPolicy::Kind::kAuto
-  DrafterTraits drafter;
+  std::vector<DrafterTraits> drafters;
   std::function<void(const std::string&)> on_warning;  // may be empty
   StepTimeout step_timeout;
   // Makes `replica` again after a fault, with as many pages; empty: a fault ends the engine. Calls `attend` several
@@ -141,15 +141,15 @@ class Worker {
   void finish_step();  // waits for the oldest one
   void fill_masks();   // of the oldest one, once all before it are handed out
   void enqueue(sched::StepPlan& plan, VerifyStep& verify);
-  decode::RoundSegment segment_of(const sched::PlannedSegment& planned);
+  decode::RoundSegment segment_of(const sched::PlannedSegment& planned, const VerifyStep& verify);
   void observe(const Flight& flight, const decode::StepTimes& times);
   void apply_plan(sched::StepPlan& plan);
   Status start_slot(Request& request, const sched::PlannedSegment& started);
-  void hand_out(const sched::StepPlan& plan, std::vector<decode::RoundResult>& results);
+  void hand_out(const Flight& flight, std::vector<decode::RoundResult>& results);
   void add_prompt_logprobs(const sched::PlannedSegment& segment, Request& request, decode::RoundResult& result);
   void count_prompt(RequestId id, Request& request, int32_t computed);
   void count(bool decodes, const decode::RoundResult& result);
-  void watch(const Request& request, const decode::RoundResult& result);
+  void watch(const Request& request, const decode::RoundResult& result, int32_t drafter);
   // worker_faults.cc
   bool recover(const std::string& fault);  // true: run() can go on
   Status restart();
@@ -170,7 +170,7 @@ class Worker {
   VerifyControl verify_;
   sched::TargetStep target_;
   PlanDeadline plan_deadline_;
-  AcceptanceWatch acceptance_;
+  std::vector<AcceptanceWatch> acceptance_;  // by drafter
   const int32_t vocab_;
   Requests requests_;
   std::set<std::pair<RequestOutput::Clock::time_point, RequestId>> deadlines_;

@@ -74,7 +74,7 @@ bool Worker::start_step() {
   apply_plan(plan);
   if (!plan.started.empty()) count_queued();
   segments_.clear();  // left from a step that a fault ended
-  for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
+  for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned, verify));
   const double timeout = parts_.step_timeout.more(plan);
   double under_way = timeout;
   for (const Flight& flight : flights_) under_way += flight.timeout;
@@ -90,7 +90,7 @@ bool Worker::start_step() {
   return true;
 }
 
-decode::RoundSegment Worker::segment_of(const sched::PlannedSegment& planned) {
+decode::RoundSegment Worker::segment_of(const sched::PlannedSegment& planned, const VerifyStep& verify) {
   Request& request = requests_.at(planned.id);
   decode::RoundSegment segment;
   segment.slot = planned.slot.value;
@@ -98,8 +98,10 @@ decode::RoundSegment Worker::segment_of(const sched::PlannedSegment& planned) {
   segment.chooses = planned.chooses;
   if (planned.chooses) segment.masks = request.grammar;
   if (planned.decodes) {  // from the slot's last token, which the device knows
-    segment.shift = verify_.shift(planned.id);
-    if (request.simulate) segment.simulate = simulated_at(*request.simulate, request.decoding_steps);
+    segment.shift = verify_.shift(planned.id, verify);
+    if (request.simulate) {
+      segment.simulate = simulated_at(*request.simulate, request.decoding_steps, verify.shape.drafter);
+    }
     ++request.decoding_steps;
     return segment;
   }
@@ -162,7 +164,7 @@ void Worker::finish_step() {
   plan_deadline_.landed(begin, times.arrived);
   waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
   if (flight.enqueued) observe(flight, times);
-  hand_out(flight.plan, results_);
+  hand_out(flight, results_);
   fill_masks();
 }
 
@@ -227,7 +229,8 @@ void Worker::add_prompt_logprobs(const sched::PlannedSegment& segment, Request& 
   request.output.add_prompt_logprobs(segment.start, std::move(result.scores));
 }
 
-void Worker::hand_out(const sched::StepPlan& plan, std::vector<decode::RoundResult>& results) {
+void Worker::hand_out(const Flight& flight, std::vector<decode::RoundResult>& results) {
+  const sched::StepPlan& plan = flight.plan;
   const Clock::time_point now = Clock::now();
   std::vector<sched::StepResult> outcomes;
   std::vector<RequestId> ended;
@@ -260,7 +263,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<decode::RoundResu
       scheduler_.remove(segment.id, results[i].finite ? sched::Prefix::kKept : sched::Prefix::kDropped);
       continue;
     }
-    if (segment.decodes) watch(request, results[i]);
+    if (segment.decodes) watch(request, results[i], flight.verify.shape.drafter);
     outcomes.push_back({segment.id, std::move(results[i].tokens), finished, results[i].ended || results[i].exhausted});
   }
   scheduler_.apply(outcomes);
@@ -284,9 +287,9 @@ void Worker::count(bool decodes, const decode::RoundResult& result) {
   for (int32_t i = 0; i < result.accepted; ++i) ++totals_.accepted_at[i];
 }
 
-void Worker::watch(const Request& request, const decode::RoundResult& result) {
-  if (request.simulate || request.grammar) return;
-  const std::optional<std::string> warning = acceptance_.see(result.drafted, result.accepted);
+void Worker::watch(const Request& request, const decode::RoundResult& result, int32_t drafter) {
+  if (request.simulate || request.grammar || acceptance_.empty()) return;
+  const std::optional<std::string> warning = acceptance_[drafter].see(result.drafted, result.accepted);
   if (warning && parts_.on_warning) parts_.on_warning(*warning);
 }
 

@@ -85,12 +85,16 @@ decode::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.page_size = models.page_size;
   plan.pages = models.memory.pages();
   plan.max_model_len = models.max_model_len;
-  const std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(target, 0, models.ranks));
-  // Counts all ranks together, as the weights do; the memory plan covers one memory.
-  const int64_t page = models.ranks * model::kv_page_bytes(shapes, models.page_size, models.kv_dtype);
-  const int64_t both = models.ranks / models.ranks_sharing_memory() * models.memory.page_bytes();
-  plan.target_kv_bytes = static_cast<double>(page) / models.page_size;
-  plan.draft_kv_bytes = static_cast<double>(both - page) / models.page_size;
+  // Of a position, on all ranks together.
+  const auto kv_bytes = [&](const model::Decoder& spec) {
+    const std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(spec, 0, models.ranks));
+    return static_cast<double>(models.ranks * model::kv_page_bytes(shapes, models.page_size, models.kv_dtype)) /
+           models.page_size;
+  };
+  plan.target_kv_bytes = kv_bytes(target);
+  for (const ResolvedDrafter& drafter : models.drafters) {
+    plan.draft_kv_bytes.push_back(kv_bytes(drafter.facts().decoder));
+  }
   // An embedding that is no output head is only read by single rows.
   const int64_t looked_up = target.tied_embeddings ? 0 : int64_t{target.vocab} * target.hidden;
   // A row reads only the experts that it is routed to. All layers of a family have the same number.
@@ -125,10 +129,11 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
   if (options.restart_on_device_error) key << "in a process of its own\n";
   const model::Decoder& target = models.target.decoder;
   describe(key, "target", target, model::params(target), models.target_numerics);
-  if (models.draft) {
-    const decode::ProposerFacts& draft = models.draft->facts();
-    describe(key, "drafter", draft.decoder, draft.params, models.draft_numerics);
-    key << draft.architecture << " features";
+  for (const ResolvedDrafter& drafter : models.drafters) {
+    const decode::ProposerFacts& draft = drafter.facts();
+    describe(key, "drafter", draft.decoder, draft.params, drafter.numerics);
+    key << "proposals " << drafter.proposals << " attention " << static_cast<int>(drafter.numerics.attention) << " "
+        << draft.architecture << " features";
     for (const int32_t layer : draft.feature_layers) key << " " << layer;
     key << " window " << options.draft_window << "\n";
   }
@@ -136,9 +141,8 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
   key << "block " << models.block_size << " slots " << models.max_num_seqs << " rows " << models.max_num_batched_tokens
       << " positions " << models.max_positions() << " page " << models.page_size << " kv "
       << dtype_name(models.kv_dtype) << " requests " << requests << " attention "
-      << static_cast<int>(models.target_numerics.attention) << "/" << static_cast<int>(models.draft_numerics.attention)
-      << " logits " << logit_rows(models.device.kind) << " graphs " << (options.graphs && !options.profile)
-      << " routing " << options.simulate_routing << "\n";
+      << static_cast<int>(models.target_numerics.attention) << " logits " << logit_rows(models.device.kind)
+      << " graphs " << (options.graphs && !options.profile) << " routing " << options.simulate_routing << "\n";
   key << "build " << build_id() << "\n";
   return key.str();
 }

@@ -50,10 +50,14 @@ Status open_checkpoints(const EngineOptions& options, ResolvedModels& models) {
     if (head) models.warnings.push_back(*std::move(head));
   }
   VOLLEY_RETURN_IF_ERROR(check(*models.target_checkpoint, model::params(models.target.decoder)));
-  if (!models.draft || models.draft->facts().params.empty()) return {};
-  const decode::ProposerFacts& draft = models.draft->facts();
-  VOLLEY_ASSIGN(models.draft_checkpoint, open_checkpoint(options, options.draft_dir, draft.names));
-  return check(*models.draft_checkpoint, draft.params);
+  const std::vector<std::string> dirs = draft_dirs(options);
+  for (size_t i = 0; i < models.drafters.size(); ++i) {
+    ResolvedDrafter& drafter = models.drafters[i];
+    if (drafter.facts().params.empty()) continue;
+    VOLLEY_ASSIGN(drafter.checkpoint, open_checkpoint(options, dirs[i], drafter.facts().names));
+    VOLLEY_RETURN_IF_ERROR(check(*drafter.checkpoint, drafter.facts().params));
+  }
+  return {};
 }
 
 Status check_vocabulary(const model::Decoder& spec) {
@@ -73,19 +77,41 @@ std::vector<int32_t> draft_lengths(const VerifyPolicy& policy, int32_t most) {
   return lengths;
 }
 
+// Two drafters are chosen between by what steps cost, and have a block size each.
+Status check_two_drafters(const EngineOptions& options, std::span<const std::string> dirs) {
+  if (dirs.size() < 2) return {};
+  if (options.verify.kind != VerifyPolicy::Kind::kAuto) {
+    return unimplemented(
+        "With two drafters only --verify auto is built, which measures the steps between which it chooses: leave "
+        "--verify out, or name one drafter.");
+  }
+  if (options.block_size > 0) {
+    return unimplemented("--block-size is not built for two drafters, which have a block size each: leave it out.");
+  }
+  return {};
+}
+
 Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
   if (options.speculation == Speculation::kOff) return check_verify(options.verify, models.block_size);
   if (options.draft_dir.empty()) {
     return invalid_argument("Speculation needs a drafter: name its folder with --draft, or use --spec off.");
   }
-  VOLLEY_ASSIGN(models.draft, decode::read_proposer(options.draft_dir));
-  VOLLEY_RETURN_IF_ERROR(models.draft->check_target(models.target.decoder));
-  VOLLEY_ASSIGN(models.block_size,
-                decode::resolve_block_size(models.draft->facts(), options.block_size, &models.warnings));
-  VOLLEY_RETURN_IF_ERROR(check_verify(options.verify, models.block_size));
-  models.draft_lengths = draft_lengths(options.verify, models.block_size - 1);
+  const std::vector<std::string> dirs = draft_dirs(options);
+  VOLLEY_RETURN_IF_ERROR(check_two_drafters(options, dirs));
+  for (const std::string& dir : dirs) {
+    ResolvedDrafter& drafter = models.drafters.emplace_back();
+    VOLLEY_ASSIGN(drafter.spec, decode::read_proposer(dir));
+    VOLLEY_RETURN_IF_ERROR(drafter.spec->check_target(models.target.decoder));
+    VOLLEY_ASSIGN(const int32_t block_size,
+                  decode::resolve_block_size(drafter.facts(), options.block_size, &models.warnings));
+    VOLLEY_RETURN_IF_ERROR(check_verify(options.verify, block_size));
+    drafter.proposals = block_size - 1;
+    models.block_size = std::max(models.block_size, block_size);
+    models.draft_lengths.push_back(draft_lengths(options.verify, drafter.proposals));
+  }
   if (options.draft_window_mask == DraftWindowMask::kAuto) return {};
-  if (!decode::has_windows(models.draft->facts())) {
+  const auto windowed = [](const ResolvedDrafter& drafter) { return decode::has_windows(drafter.facts()); };
+  if (std::ranges::none_of(models.drafters, windowed)) {
     models.warnings.push_back("The drafter has no sliding-window layers: --draft-window-mask changes nothing.");
   }
   const bool causal = options.draft_window_mask == DraftWindowMask::kCausal;
@@ -182,17 +208,18 @@ Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedM
   return ops::kFp8Rows;
 }
 
-// The same for the drafter.
+// The same for a drafter.
 Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const ResolvedModels& models,
-                                        const model::Numerics& plain) {
+                                        const ResolvedDrafter& drafter) {
   const bool cpu = models.device.kind == DeviceKind::kCpu;
-  if (const std::string stored = models.draft_checkpoint->quantisation(); !stored.empty()) {
+  const model::Numerics& plain = drafter.numerics;
+  if (const std::string stored = drafter.checkpoint->quantisation(); !stored.empty()) {
     if (requested != DraftQuantization::kFp8) return plain.storage;
     return invalid_argument("The drafter's checkpoint is quantised already (" + stored +
                             "): leave --draft-quantization out.");
   }
-  std::vector<model::Param> params = models.draft->facts().params;
-  model::append(params, models.draft->copied_params(models.target.decoder, ops::kFp8Rows));
+  std::vector<model::Param> params = drafter.facts().params;
+  model::append(params, drafter.spec->copied_params(models.target.decoder, ops::kFp8Rows));
   params = on_all_ranks(params, models.ranks);
   switch (requested) {
     case DraftQuantization::kNone:
@@ -223,9 +250,11 @@ void warn_of_widened(ResolvedModels& models) {
   // The ranks' first rows matter, too.
   for (int rank = 0; rank < models.ranks; ++rank) {
     warn("The target's weights in ", target_params(models, rank), *models.target_checkpoint, models.target_numerics);
-    if (!models.draft_checkpoint) continue;
-    warn("The drafter's weights in ", model::shard(models.draft->facts().params, rank, models.ranks),
-         *models.draft_checkpoint, models.draft_numerics);
+    for (const ResolvedDrafter& drafter : models.drafters) {
+      if (drafter.checkpoint == nullptr) continue;
+      warn("The drafter's weights in ", model::shard(drafter.facts().params, rank, models.ranks), *drafter.checkpoint,
+           drafter.numerics);
+    }
   }
 }
 
@@ -235,15 +264,15 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   VOLLEY_ASSIGN(models.target_numerics.storage,
                 target_storage(options.quantization, models, models.target_numerics.storage));
   models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
-  models.draft_numerics = models.target_numerics;
-  if (models.draft_checkpoint) {
-    // The drafter reads the target's features and shares its pages and head, so it computes in the target's type.
+  for (ResolvedDrafter& drafter : models.drafters) {
+    drafter.numerics = models.target_numerics;
+    if (drafter.checkpoint == nullptr) continue;
+    // A drafter reads the target's features and shares its pages and head, so it computes in the target's type.
     const ComputeType type =
         models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
-    models.draft_numerics = model::resolve_numerics(type, models.draft_checkpoint->main_dtype());
-    models.draft_numerics.fp8_products = models.target_numerics.fp8_products;
-    VOLLEY_ASSIGN(models.draft_numerics.storage,
-                  draft_storage(options.draft_quantization, models, models.draft_numerics));
+    drafter.numerics = model::resolve_numerics(type, drafter.checkpoint->main_dtype());
+    drafter.numerics.fp8_products = models.target_numerics.fp8_products;
+    VOLLEY_ASSIGN(drafter.numerics.storage, draft_storage(options.draft_quantization, models, drafter));
   }
   warn_of_widened(models);
   return {};
@@ -314,8 +343,10 @@ Status divide_experts(const EngineOptions& options, ResolvedModels& models) {
 // Whether the models can be divided among the ranks.
 Status check_ranks(const ResolvedModels& models) {
   VOLLEY_RETURN_IF_ERROR(model::check_ranks(models.target.decoder, models.ranks, "the target"));
-  if (!models.draft) return {};
-  return model::check_ranks(models.draft->facts().decoder, models.ranks, "the drafter");
+  for (const ResolvedDrafter& drafter : models.drafters) {
+    VOLLEY_RETURN_IF_ERROR(model::check_ranks(drafter.facts().decoder, models.ranks, "the drafter"));
+  }
+  return {};
 }
 
 Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
@@ -328,13 +359,22 @@ Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
     return ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype, kv->head_dim);
   };
   VOLLEY_ASSIGN(models.target_numerics.attention, resolve(target, models.target.decoder));
-  if (models.draft_checkpoint) {
-    VOLLEY_ASSIGN(models.draft_numerics.attention, resolve(draft, models.draft->facts().decoder));
+  for (ResolvedDrafter& drafter : models.drafters) {
+    if (drafter.checkpoint == nullptr) continue;
+    VOLLEY_ASSIGN(drafter.numerics.attention, resolve(draft, drafter.facts().decoder));
   }
   return {};
 }
 
 }  // namespace
+
+std::vector<std::string> draft_dirs(const EngineOptions& options) {
+  std::vector<std::string> dirs;
+  for (const std::string& dir : {options.draft_dir, options.second_draft_dir}) {
+    if (!dir.empty()) dirs.push_back(dir);
+  }
+  return dirs;
+}
 
 std::string quantization_name(const ops::WeightFormat& storage, const weights::Checkpoint& checkpoint) {
   if (const std::string stored = checkpoint.quantisation(); !stored.empty()) return stored;
@@ -427,15 +467,18 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
     VOLLEY_ASSIGN(models.target, load_target());
   }
   VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, resolved.kv));
-  if (resolved.draft) {
-    before = models.target->packed_bytes();
-    const size_t of_target = models.target->kv_layers();
-    VOLLEY_ASSIGN(models.proposer,
-                  resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
-                                        resolved.draft_numerics, resolved.max_positions(),
-                                        models.kv->layers(of_target, resolved.kv.layers.size() - of_target),
-                                        resolved.block_size - 1, draft_window, report, resolved.draft_window_mask,
-                                        place.group, resolved.max_num_seqs + 1}));
+  before = models.target->packed_bytes();
+  size_t layer = models.target->kv_layers();
+  for (const ResolvedDrafter& drafter : resolved.drafters) {
+    const size_t layers = model::kv_shapes(drafter.facts().decoder).size();
+    VOLLEY_ASSIGN(std::unique_ptr<decode::Proposer> proposer,
+                  drafter.spec->load({device, drafter.checkpoint, *models.target, *resolved.target_checkpoint,
+                                      drafter.numerics, resolved.max_positions(), models.kv->layers(layer, layers),
+                                      drafter.proposals, draft_window, report, resolved.draft_window_mask, place.group,
+                                      resolved.max_num_seqs + 1, resolved.block_size - 1}));
+    before += proposer->packed_bytes();
+    models.drafters.push_back({std::move(proposer), layer, layers});
+    layer += layers;
   }
   if (progress) progress("Loading weights", 1.0);
   return models;

@@ -23,11 +23,25 @@ namespace volley::engine {
 
 inline constexpr int kMaxReplicas = 256, kMaxRanks = 8;
 
+// The folders of the drafters, in their order.
+std::vector<std::string> draft_dirs(const EngineOptions& options);
+
 // "none", "fp8" or "int4"; for a quantised checkpoint its files' own name.
 std::string quantization_name(const ops::WeightFormat& storage, const weights::Checkpoint& checkpoint);
 
 // Rows of logits at a time, which also bound a shared verify budget. A GPU has more, to read the head less often.
 int32_t logit_rows(DeviceKind device);
+
+// A drafter, as its folder and the options say.
+struct ResolvedDrafter {
+  std::shared_ptr<const decode::ProposerSpec> spec;
+  int32_t proposals = 0;  // tokens of a pass for a block
+  model::Numerics numerics;
+  std::shared_ptr<const weights::Checkpoint> checkpoint;  // by the model layer's names; null: one without weights
+
+  const decode::ProposerFacts& facts() const { return spec->facts(); }
+  bool quantised() const { return numerics.storage.is_codes(); }  // its weights are stored as codes
+};
 
 // The options with every default resolved, and the facts of config.json. Immutable.
 struct ResolvedModels {
@@ -35,12 +49,12 @@ struct ResolvedModels {
   int ranks = 1;            // in the tensor-parallel group
   int nodes = 1, node = 0;  // processes that divide the ranks equally, and this one's index
   families::TargetConfig target;
-  SamplingParams default_sampling;                    // generation_config.json over the library's defaults
-  std::shared_ptr<const decode::ProposerSpec> draft;  // null: no speculation
-  int32_t block_size = 1;
-  std::vector<int32_t> draft_lengths;          // lengths of drafts, ascending; empty without a drafter
-  std::optional<ops::Mask> draft_window_mask;  // replaces the drafter's own mask
-  model::Numerics target_numerics, draft_numerics;
+  SamplingParams default_sampling;                  // generation_config.json over the library's defaults
+  std::vector<ResolvedDrafter> drafters;            // empty: no speculation
+  int32_t block_size = 1;                           // the longest drafter's
+  std::vector<std::vector<int32_t>> draft_lengths;  // by drafter: lengths of drafts, ascending
+  std::optional<ops::Mask> draft_window_mask;       // replaces the drafters' own mask
+  model::Numerics target_numerics;
   DType kv_dtype = DType::kBF16;
   int32_t max_model_len = 0;
   int32_t max_num_seqs = 0;
@@ -55,7 +69,6 @@ struct ResolvedModels {
   std::vector<model::WeightBytes> rank_weights;  // for each rank
   std::vector<std::string> warnings;
   std::shared_ptr<const weights::Checkpoint> target_checkpoint;  // by the model layer's names
-  std::shared_ptr<const weights::Checkpoint> draft_checkpoint;   // null: no drafter, or one without weights
   int64_t shared_weight_bytes = 0;  // bytes of the target that the engine's replicas share; 0: each has its own
   std::shared_ptr<SharedTarget> shared_target;  // for the sharing replicas; null: this replica loads alone
   int expert_replicas = 1;                      // replicas that divide the target's experts; 1: none does
@@ -71,8 +84,6 @@ struct ResolvedModels {
   int ranks_sharing_memory() const { return device.kind == DeviceKind::kCpu ? local_ranks() : 1; }
   // Whether memory holds only this replica's experts; on the CPU all replicas share the weights.
   bool keeps_own_experts() const { return expert_replicas > 1 && device.kind != DeviceKind::kCpu; }
-  // Whether the drafter's weights are stored as codes.
-  bool draft_quantised() const { return draft && draft_numerics.storage.is_codes(); }
   // Whether a prompt's beginning may come from the prefix cache. A layer with a state instead of K and V has it for its
   // last position only, so it needs snapshots.
   bool shares_prefixes() const { return target.decoder.state_layers() == 0 || kv.snapshots > 0; }
@@ -106,7 +117,7 @@ struct RankPlace {
 struct LoadedModels {
   std::shared_ptr<const model::Network> target;
   std::unique_ptr<model::KvMemory> kv;
-  std::unique_ptr<decode::Proposer> proposer;  // null: no speculation; refers to the two above
+  std::vector<decode::Drafter> drafters;  // refer to the two above
 };
 
 // Packs the weights and allocates the pages. draft_window: positions before a block that the drafter sees; 0: all.

@@ -29,16 +29,17 @@ model::WeightBytes weight_bytes(const ResolvedModels& models, int rank) {
   model::WeightBytes bytes =
       model::weight_bytes(target_params(models, rank), models.target_numerics, *models.target_checkpoint, device);
   bytes.rest += rope_bytes(target, models.max_positions());
-  if (!models.draft_checkpoint) return bytes;
-  const decode::ProposerFacts& draft = models.draft->facts();
-  bytes.add(bytes_of(draft.params, models.draft_numerics, *models.draft_checkpoint));
-  bytes.rest += rope_bytes(draft.decoder, models.max_positions());
-  const std::vector<model::Param> copied = models.draft->copied_params(target, models.draft_numerics.storage);
-  bytes.add(bytes_of(copied, models.draft_numerics, *models.target_checkpoint));
+  for (const ResolvedDrafter& drafter : models.drafters) {
+    if (drafter.checkpoint == nullptr) continue;
+    bytes.add(bytes_of(drafter.facts().params, drafter.numerics, *drafter.checkpoint));
+    bytes.rest += rope_bytes(drafter.facts().decoder, models.max_positions());
+    const std::vector<model::Param> copied = drafter.spec->copied_params(target, drafter.numerics.storage);
+    bytes.add(bytes_of(copied, drafter.numerics, *models.target_checkpoint));
+  }
   return bytes;
 }
 
-// A rank's KV shapes: the target's layers, then the drafter's. A cache of codes takes its scales from their files.
+// A rank's KV shapes: the target's layers, then each drafter's. A cache of codes takes its scales from their files.
 Result<std::vector<model::KvShape>> kv_shapes(const ResolvedModels& models) {
   std::vector<model::KvShape> all;
   const auto add = [&](const model::Decoder& spec, const weights::Checkpoint* checkpoint,
@@ -52,9 +53,10 @@ Result<std::vector<model::KvShape>> kv_shapes(const ResolvedModels& models) {
     return {};
   };
   VOLLEY_RETURN_IF_ERROR(add(target_of_rank(models, 0), models.target_checkpoint.get(), models.target.names, false));
-  if (!models.draft) return all;
-  const model::Decoder draft = model::shard_of(models.draft->facts().decoder, 0, models.ranks);
-  VOLLEY_RETURN_IF_ERROR(add(draft, models.draft_checkpoint.get(), models.draft->facts().names, true));
+  for (const ResolvedDrafter& drafter : models.drafters) {
+    const model::Decoder draft = model::shard_of(drafter.facts().decoder, 0, models.ranks);
+    VOLLEY_RETURN_IF_ERROR(add(draft, drafter.checkpoint.get(), drafter.facts().names, true));
+  }
   return all;
 }
 

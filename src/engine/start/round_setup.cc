@@ -24,7 +24,7 @@ Result<std::unique_ptr<decode::Round>> make_round(Device& device, const EngineOp
   const auto recorded = [&](double fraction) {
     if (progress) progress("Recording graphs", fraction);
   };
-  return decode::Round::create(device, *loaded.target, *loaded.kv, std::move(loaded.proposer), config, recorded);
+  return decode::Round::create(device, *loaded.target, *loaded.kv, std::move(loaded.drafters), config, recorded);
 }
 
 Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModels& models) {

@@ -8,7 +8,7 @@
 
 namespace volley::engine {
 
-// Takes loaded.proposer; the rest of `loaded`, the device and `place` must outlive the round. Errors as
+// Takes loaded.drafters; the rest of `loaded`, the device and `place` must outlive the round. Errors as
 // Round::create().
 Result<std::unique_ptr<decode::Round>> make_round(Device& device, const EngineOptions& options,
                                                   const ResolvedModels& models, LoadedModels& loaded,

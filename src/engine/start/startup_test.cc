@@ -120,6 +120,29 @@ TEST_F(Startup, SpeculationWithoutADrafter) {
   EXPECT_EQ(refusal(ErrorCode::kInternal), "");
 }
 
+TEST_F(Startup, TwoDraftersAreChosenBetween) {
+  const std::string alone = [&] {
+    const auto engine = Engine::create(options_);
+    return engine.ok() ? std::to_string((*engine)->info().kv_bytes_per_token) : engine.error().message;
+  }();
+  options_.second_draft_dir = options_.draft_dir;
+  options_.verify = {VerifyPolicy::Kind::kFull};
+  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "only --verify auto");
+  options_.verify = {};
+  options_.block_size = 8;
+  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "--block-size");
+  options_.block_size = 0;
+  const auto engine = Engine::create(options_);
+  ASSERT_TRUE(engine.ok()) << engine.error().message;
+  EXPECT_EQ((*engine)->info().drafters, 2);
+  EXPECT_GT((*engine)->info().kv_bytes_per_token, std::stoll(alone)) << "each has layers of its own";
+  EXPECT_EQ((*engine)->stats().verify.drafters.size(), 2u);
+  EXPECT_TRUE((*engine)->set_verify({VerifyPolicy::Kind::kFixed, 0}).ok());
+  const Status full = (*engine)->set_verify({VerifyPolicy::Kind::kFull});
+  ASSERT_FALSE(full.ok());
+  EXPECT_MENTIONS(full.error().message, "two drafters");
+}
+
 // The drafter follows the target by default.
 TEST_F(Startup, QuantisedModelsOnTheCpu) {
   using Draft = DraftQuantization;

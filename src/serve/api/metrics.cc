@@ -241,6 +241,17 @@ void add_verify_budget(const EngineStats::Verify& verify, Snapshot& out) {
     out.counter("volley:verify_draft_length_steps_total", "Of those, steps by tokens drafted for each request.",
                 static_cast<double>(verify.draft_lengths[tokens]), {{"tokens", std::to_string(tokens)}});
   }
+  using Drafter = EngineStats::Verify::Drafter;
+  constexpr std::pair<const char*, int64_t Drafter::*> kOfDrafters[] = {
+      {"volley:drafter_steps_total", &Drafter::steps},
+      {"volley:drafter_draft_tokens_total", &Drafter::drafted_tokens},
+      {"volley:drafter_accepted_tokens_total", &Drafter::accepted_tokens}};
+  for (const auto& [name, count] : kOfDrafters) {
+    for (size_t i = 0; verify.drafters.size() > 1 && i < verify.drafters.size(); ++i) {
+      out.counter(name, "Of two drafters, in the order of --draft: steps, tokens verified, tokens accepted.",
+                  static_cast<double>(verify.drafters[i].*count), {{"drafter", std::to_string(i + 1)}});
+    }
+  }
   out.counter("volley:verify_rows_total", "Rows of the target's passes for requests that decode.",
               static_cast<double>(verify.rows));
   out.counter("volley:verify_predicted_tokens_total", "Tokens that the verify budget expected of its steps.",

@@ -38,6 +38,7 @@ EngineStats sample_stats() {
   stats.verify.plain = 4;
   stats.verify.probes = 1;
   stats.verify.draft_lengths = {4, 0, 34};
+  stats.verify.drafters = {{20, 60, 30}, {14, 28, 25}};
   stats.verify.rows = 790;
   stats.verify.predicted_tokens = 470.5;
   stats.verify.predicted_s = 2.25;
@@ -115,6 +116,9 @@ TEST(Metrics, ShowsWhatTheVerifyBudgetChose) {
 volley:verify_plain_steps_total{model_name="pocket"} 4
 volley:verify_probes_total{model_name="pocket"} 1
 volley:verify_draft_length_steps_total{tokens="2",model_name="pocket"} 34
+volley:drafter_steps_total{drafter="1",model_name="pocket"} 20
+volley:drafter_draft_tokens_total{drafter="2",model_name="pocket"} 28
+volley:drafter_accepted_tokens_total{drafter="2",model_name="pocket"} 25
 volley:verify_rows_total{model_name="pocket"} 790
 volley:verify_predicted_tokens_total{model_name="pocket"} 470.5
 volley:verify_predicted_seconds_total{model_name="pocket"} 2.25
