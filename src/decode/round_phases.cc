@@ -278,8 +278,8 @@ void Round::accept(const Layout& layout) {
 
 // Gives each drafter the features of rows that are now part of their sequences: all known rows, and the accepted ones
 // (the bonus token has no row yet). Where only the device knows the outcomes, it gets all rows: a rejected row's K and
-// V lie past the sequence's end, where a later block or row overwrites them before any row sees them. A drafter's rotary
-// positions are the tokens' indices, whatever the target's are.
+// V lie past the sequence's end, where a later block or row overwrites them before any row sees them. A drafter's
+// rotary positions are the tokens' indices, whatever the target's are.
 void Round::commit(const Layout& layout, const PassMemory& pass, std::vector<model::Capture> captures) {
   const auto learns = [](const model::Capture& capture) { return capture.features.data != nullptr; };
   if (std::ranges::none_of(captures, learns)) return;

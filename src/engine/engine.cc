@@ -377,8 +377,7 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
   if (auto warning = bound_to_few_cores(options, models.front().device.kind)) {
     models.front().warnings.push_back(std::move(*warning));
   }
-  VOLLEY_ASSIGN(TextModels text,
-                load_text(options, options.dummy_weights.has_value()));
+  VOLLEY_ASSIGN(TextModels text, load_text(options, options.dummy_weights.has_value()));
   for (ResolvedModels& replica : models) {
     const std::vector<std::string> warnings = add_end_token(*text.tokenizer, replica.target);
     if (&replica == &models.front()) {

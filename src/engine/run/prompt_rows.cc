@@ -4,7 +4,7 @@
 
 namespace volley::engine {
 
-// The tokens between spans and after them follow the greatest position so far, as in Qwen's models.
+// The tokens between spans and after them follow the greatest position so far: the rule of M-RoPE.
 PromptRows::PromptRows(std::vector<PromptSpan> spans, int32_t prompt_length, int32_t vectors)
     : spans_(std::move(spans)), vectors_(vectors) {
   if (std::ranges::all_of(spans_, [](const PromptSpan& span) { return span.positions.empty(); })) return;

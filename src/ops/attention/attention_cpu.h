@@ -37,10 +37,10 @@ struct ChunkJob {
   const std::byte* const* k_tiles = nullptr;  // [n_tiles], ascending positions
   const std::byte* const* v_tiles = nullptr;
   int n_tiles = 0;
-  int32_t position = 0;  // cache position of the first tile's start
+  int32_t position = 0;             // cache position of the first tile's start
   int head_dim = 0, value_dim = 0;  // elements of K and of V
-  float scale_log2 = 0;  // scale * log2(e)
-  int rows = 0;          // 1 … kJobRows
+  float scale_log2 = 0;             // scale * log2(e)
+  int rows = 0;                     // 1 … kJobRows
   const std::byte* q[kJobRows] = {};
   int32_t begin[kJobRows] = {}, end[kJobRows] = {};  // visible positions; may lie outside the tiles, in part or whole
   float* partials = nullptr;                         // out: [rows][partial_floats(value_dim)]
