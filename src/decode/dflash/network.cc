@@ -184,19 +184,11 @@ void Network::select(Stream& stream, TensorView x, TensorView row_index, ops::Se
   ArenaScope scope(scratch);
   const int64_t rows = row_index.dim(0);
   const Selector& selector = facts_.selector;
-  task.logits = scratch.take(DType::kF32, {rows, facts_.own_vocab()});
-  ops::Input h = ops::input_for(head(), activation(), rows, scratch);
-  final_norm(stream, x, row_index, h);
-  own_logits(stream, h, task.logits, scratch, {});
   // Both layers take rows of one kind: where there are two, neither has codes.
   const ops::LinearWeight& first = selector_.hidden.n > 0 ? selector_.hidden : confidence_.hidden;
-  if (first.n > 0) {
-    const ops::Input of_layers = ops::input_for(first, activation(), rows, scratch);
-    if (of_layers.values.dtype != h.values.dtype || of_layers.in_groups() != h.in_groups()) {
-      h = of_layers;
-      final_norm(stream, x, row_index, h);
-    }
-  }
+  ops::Input h = ops::input_for(first.n > 0 ? first : head(), activation(), rows, scratch);
+  final_norm(stream, x, row_index, h);
+  // These products keep few multiprocessors busy. On the others the head begins to read its weights.
   for (const auto& [layer, out] : {std::pair{&selector_, &task.hidden}, {&confidence_, &task.confidence}}) {
     if (layer->hidden.n == 0) continue;
     *out = scratch.take(DType::kF32, {rows, layer->hidden.n});
@@ -204,6 +196,13 @@ void Network::select(Stream& stream, TensorView x, TensorView row_index, ops::Se
     end.bias = layer->bias.view;
     ops::linear(stream, layer->hidden, h, *out, end, scratch);
   }
+  const ops::Input of_head = ops::input_for(head(), activation(), rows, scratch);
+  if (of_head.values.dtype != h.values.dtype || of_head.in_groups() != h.in_groups()) {
+    h = of_head;
+    final_norm(stream, x, row_index, h);
+  }
+  task.logits = scratch.take(DType::kF32, {rows, facts_.own_vocab()});
+  own_logits(stream, h, task.logits, scratch, {});
   task.scoring = selector.scoring;
   task.predecessor = predecessors_.view;
   task.successor = successors_.view;

@@ -218,9 +218,19 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
   float* const embedding = inputs + args.rank;
   for (int32_t j = thread; j < args.rank; j += kThreads) inputs[j] = 0;
   TokenId previous = args.slots[segment.slot].last_token;
+  const float divisor = rule.divisor;
+  const bool greedy = rule.greedy != 0;
   take_candidates(args, segment);
+  __syncthreads();
   for (int32_t i = 0; i < segment.rows; ++i) {
     const int64_t row = int64_t{segment.row_begin} + i;
+    int32_t column = kNone;  // this warp's candidate: it comes while the token before is looked up
+    float logit = 0;
+    const auto take = [&](int32_t c) {
+      column = c < args.top_k ? args.columns[row * args.top_k + c] : kNone;
+      logit = c < args.top_k ? args.values[row * args.top_k + c] : 0;
+    };
+    take(warp);
     const float* hidden = args.hidden + row * args.outputs;
     for (int32_t j = thread; j < args.rank; j += kThreads) {
       embedding[j] = args.predecessor.at(previous, j);
@@ -239,14 +249,12 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
       }
       __syncthreads();
     }
-    for (int32_t c = warp; c < args.top_k; c += kWarps) {
-      const int32_t column = args.columns[row * args.top_k + c];
-      if (column == kNone) break;
+    for (int32_t c = warp; column != kNone; take(c += kWarps)) {
       const float sum = warp_dot(args.successor, column, query, args.rank);
       if (lane != 0) continue;
-      const float score = (args.values[row * args.top_k + c] + sum) / rule.divisor;
+      const float score = (logit + sum) / divisor;
       scores[c] = noisy[c] = score;
-      if (rule.greedy != 0) continue;
+      if (greedy) continue;
       const TokenId id = args.token_of(column);
       const uint4 words = choice::philox(rule.seed[0], rule.seed[1], static_cast<uint32_t>(id) / 4,
                                          static_cast<uint32_t>(segment.first_index + i), rule.choice_index);
