@@ -45,6 +45,8 @@ class Proposer {
 
   // Bytes of its weights on the device.
   virtual int64_t packed_bytes() const { return 0; }
+  // Bytes that it keeps for the slots on the device, beside pages.
+  virtual int64_t slot_bytes() const { return 0; }
 
   // Drafts the blocks. Any choice gives the same text. The sampling rule, with each slot's own parameters and noise,
   // gets most tokens accepted.

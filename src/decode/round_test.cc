@@ -96,6 +96,83 @@ TEST(Round, DraftsChangeStepsAndNoTokens) {
   }
 }
 
+// A prompt with a picture of 3 x 4 in its tokens 4 to 15, which bring vectors and positions.
+struct SeenPrompt {
+  TinyRequest request{some_prompt(33, 9), 107, 0.7f};
+  std::vector<RopeAxes> axes;  // of the prompt and of the answer
+  std::vector<float> embeddings, added;
+
+  SeenPrompt() {
+    request.rope_offset = 4 - 12;
+    for (int32_t i = 0; i < kPositions; ++i) {
+      const int32_t cell = i - 4;
+      if (cell >= 0 && cell < 12) {
+        axes.push_back({4, 4 + cell / 4, 4 + cell % 4});
+      } else {
+        axes.emplace_back().fill(cell < 0 ? i : i + request.rope_offset);
+      }
+    }
+    for (int32_t i = 0; i < 12 * 32; ++i) {
+      embeddings.push_back(std::sin(static_cast<float>(i * i)));
+      added.push_back(std::cos(static_cast<float>(3 * i)));
+    }
+  }
+  // Tokens [from, from + n).
+  RoundSegment piece(int32_t slot, std::span<const TokenId> tokens, int32_t from, int32_t n) const {
+    RoundSegment segment = known(slot, tokens, from, n);
+    segment.axes = std::span(axes).subspan(from, n);
+    const int32_t begin = std::max(from, 4), rows = std::min(from + n, 16) - begin;
+    if (rows <= 0) return segment;
+    const auto part = [&](std::span<const float> all) { return all.subspan((begin - 4) * 32, rows * 32); };
+    segment.given = {{begin - from, {part(embeddings), part(added)}}};
+    return segment;
+  }
+  std::vector<TokenId> answer() const {
+    TinyWorld world({});
+    world.start(0, request);
+    std::vector<TokenId> tokens = world.step({piece(0, request.prompt, 0, 33)})[0].tokens;
+    while (std::ssize(tokens) < 20) tokens.push_back(world.step({decoding(0, 0)})[0].tokens.at(0));
+    return tokens;
+  }
+};
+
+// Protects: a picture may be cut anywhere, beside requests without one, and is computed again when its request resumes.
+TEST(Round, PicturesComeInPieces) {
+  const SeenPrompt seen;
+  const std::vector<TokenId> want = seen.answer();
+  for (const bool blind : {true, false}) {  // the vectors show, and the positions do
+    SeenPrompt less;
+    if (blind) std::ranges::fill(less.embeddings, 0.0f);
+    if (!blind) std::reverse(less.axes.begin() + 4, less.axes.begin() + 33);
+    EXPECT_NE(less.answer(), want) << blind;
+  }
+  for (const int32_t piece : {1, 5, 16, 17}) {
+    TinyWorld world({.block_size = 4, .threads = 2});
+    know_answers(world);
+    world.proposer->answers[seen.request.seed] = want;
+    world.proposer->are_wrong = sometimes;
+    std::vector<TokenId> first = prefill(world, 1, 0), second;
+    world.start(0, seen.request);
+    for (int32_t from = 0; from < 33; from += piece) {
+      const auto results =
+          world.step({decoding(1, 3), seen.piece(0, seen.request.prompt, from, std::min(piece, 33 - from))});
+      append(first, results[0]);
+      append(second, results[1]);
+    }
+    while (std::ssize(second) < 20) append(second, world.step({decoding(0, 3)})[0]);
+    second.resize(20);
+    EXPECT_EQ(second, want) << piece;
+    expect_begins(first, 0);
+    const std::vector<int32_t>& features = world.proposer->committed[0];
+    for (int32_t i = 0; i < 33; ++i) EXPECT_EQ(features[i], i) << "drafters count tokens";
+  }
+  std::vector<TokenId> all = seen.request.prompt;
+  all.insert(all.end(), want.begin(), want.begin() + 6);
+  TinyWorld world({});
+  world.start(0, seen.request, std::span(want).first(6));
+  EXPECT_EQ(world.step({seen.piece(0, all, 0, 39)})[0].tokens.at(0), want[6]);
+}
+
 // Protects: a prompt may come in pieces of any length, beside decoding requests, with page and chunk borders anywhere.
 TEST(Round, PromptsComeInPieces) {
   for (const int32_t piece : {1, 5, 16, 17}) {

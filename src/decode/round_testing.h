@@ -64,6 +64,8 @@ inline model::Decoder tiny_decoder(int32_t window, bool recurrent) {
   decoder.vocab = kVocab;
   model::RopeSpec rope;
   rope.dim = 16;
+  rope.axes = {4, 2, 2};
+  decoder.added_layers = 1;
   decoder.ropes = {rope};
   model::Attention attention;
   attention.heads = 2, attention.kv_heads = 1, attention.head_dim = 16, attention.scale = 0.25f;
@@ -81,6 +83,7 @@ struct TinyRequest {
   int32_t max_tokens = 40;
   std::vector<TokenId> end_ids;
   int32_t logprobs = -1;
+  int32_t rope_offset = 0;
 };
 
 // Proposes the slot's answer in `answers`, found by the slot's seed, but for the places that are_wrong(seed, place)
@@ -214,6 +217,7 @@ class TinyWorld {
     start.limits.max_tokens = request.max_tokens;
     start.prompt = request.prompt;
     start.output = output;
+    start.rope_offset = request.rope_offset;
     ASSERT_TRUE(round->execute(StartSlot{slot, start}).ok());
     for (int32_t group = 0; group < std::ssize(kv_->groups()); ++group) {
       for (int32_t i = 0; i < pages_a_slot_; ++i) {

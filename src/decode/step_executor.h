@@ -18,6 +18,7 @@
 #include "decode/mask_source.h"
 #include "kv/layout.h"
 #include "ops/choice/choice.h"
+#include "ops/rope_angles/rope_angles.h"
 #include "ops/step/step.h"
 
 namespace volley::decode {

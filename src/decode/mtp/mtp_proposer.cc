@@ -19,6 +19,7 @@ class MtpProposer final : public Proposer {
   int32_t proposals() const override { return proposals_; }
   std::span<const int32_t> feature_layers() const override { return feature_layers_; }
   int64_t packed_bytes() const override { return packed_bytes_; }
+  int64_t slot_bytes() const override { return static_cast<int64_t>(carried_.bytes() + carried_positions_.bytes()); }
   void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) override;
   void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) override;
 

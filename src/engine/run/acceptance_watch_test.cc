@@ -42,6 +42,7 @@ TEST(AcceptanceWatch, NamesWhatCanBeWrongWithThisDrafter) {
               HasSubstr("; its layers are off by one"));
   EXPECT_THAT(watch(AcceptanceWatch({.windows = true}), kBlocks, 0)[0], HasSubstr("--draft-window-mask"));
   EXPECT_THAT(watch(AcceptanceWatch({.quantised = true}), kBlocks, 0)[0], HasSubstr("--draft-quantization none"));
+  EXPECT_THAT(watch(AcceptanceWatch({.name = "A"}), kBlocks, 0)[0], HasSubstr("The drafter A is of no use"));
 }
 
 TEST(AcceptanceWatch, APoorDrafterIsNotAUselessOne) {

@@ -171,6 +171,23 @@ TEST(LoadedMemory, CountsWhatIsReadInsteadOfMapped) {
                 static_cast<int64_t>(dtype_size(read->target_checkpoint->main_dtype())));
 }
 
+// What an MTP head keeps for the slots counts as a step's memory.
+TEST(LoadedMemory, WhatADrafterCarriesIsPlanned) {
+  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  EngineOptions options = pocket();
+  options.model_dir = "tests/data/targets/hybrid_tied";
+  options.draft_dir = "tests/data/mtp/hybrid_tied";
+  options.dummy_weights.reset();
+  options.max_num_seqs = 5;
+  const Loaded world = load(options);
+  const MemoryPlan& plan = world.models.memory;
+  EXPECT_GT(world.loaded.drafters.at(0).proposer->slot_bytes(), 0);
+  auto round = make_round(*world.device, options, world.models, const_cast<LoadedModels&>(world.loaded), {});
+  ASSERT_TRUE(round.ok()) << round.error().message;
+  EXPECT_EQ(world.device->bytes(), plan.weight_bytes + plan.kv_bytes() + plan.page_bytes() + plan.state_bytes +
+                                       plan.snapshot_bytes + plan.step_bytes);
+}
+
 // Names the sizes of a step that change its memory.
 std::vector<std::pair<const char*, EngineOptions>> step_sizes() {
   std::vector<std::pair<const char*, EngineOptions>> sizes;

@@ -21,7 +21,7 @@ decode::CostModel some_costs() {
                             {{.requests = 1, .draft = 3, .verify_rows = 4}, {0.001, 0.012}},
                             {{.requests = 4, .verify_rows = 4}, {0, 0.012}},
                             {{.requests = 4, .draft = 3, .verify_rows = 16}, {0.002, 0.020}}},
-                           {.draft = 1e-8, .rest = 1e-7});
+                           {.draft = {1e-8}, .rest = 1e-7});
 }
 
 class CostCacheTest : public ::testing::Test {
@@ -134,7 +134,9 @@ TEST(CostKey, NamesWhatTimesDependOn) {
   })) << "a window reads less";
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target_numerics.storage = DType::kF32; }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target_numerics.storage = ops::kInt4Weights; }));
-  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.draft = decode::read_proposer("models/pocket-dflash").value(); }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) {
+    m.drafters.emplace_back().spec = decode::read_proposer("models/pocket-dflash").value();
+  }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.block_size = 8; }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.ranks = 2; }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.max_num_seqs = 8; }));

@@ -43,6 +43,7 @@ Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModel
       place.exchange = exchange.get();
     }
     VOLLEY_ASSIGN(LoadedModels loaded, load_models(*device, models, options.draft_window, {}, place));
+    for (const decode::Drafter& drafter : loaded.drafters) bytes.memory += drafter.proposer->slot_bytes();
     const int64_t before = device->bytes();
     if (place.group != nullptr) VOLLEY_RETURN_IF_ERROR(place.group->prepare(*device));
     VOLLEY_ASSIGN(const auto round, make_round(*device, options, models, loaded, {}, place));

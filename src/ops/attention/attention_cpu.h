@@ -14,7 +14,7 @@
 namespace volley::ops {
 
 inline constexpr int kJobRows = 12;
-inline constexpr int kMaxHeadDim = kMaxLatentKey, kMaxValueDim = kMaxLatent;
+inline constexpr int kMaxKeyDim = kMaxLatentKey, kMaxValueDim = kMaxLatent;
 inline constexpr int kChunkTiles = kAttentionChunk / kKvTile;
 
 // A partial result of a query row, fp32: [0] maximum of the scores in units of log2, [1] sum of the probabilities

@@ -226,7 +226,7 @@ void compute_values(const ChunkJob& job, int stride) {
 template <bool kBF16>
 HWY_INLINE void run_chunk(const ChunkJob& job) {
   const int stride = score_stride(job.n_tiles);
-  HWY_ALIGN float widened[kBF16 ? kJobRows * kMaxHeadDim : 1];
+  HWY_ALIGN float widened[kBF16 ? kJobRows * kMaxKeyDim : 1];
   const float* q[kJobRows];
   for (int r = 0; r < job.rows; ++r) {
     if constexpr (kBF16) {
