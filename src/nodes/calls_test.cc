@@ -266,7 +266,7 @@ TEST(Calls, BeyondTheLimitsAreRefused) {
   EXPECT_THAT(step([](Segments& s) { s[2].scored = kPrompt; }), HasSubstr("the tokens to score has 4 values"));
   EXPECT_THAT(step([](Segments& s) { s.clear(); }), HasSubstr("nobody takes part"));
   const std::vector<TokenId> many(60, 1);
-  EXPECT_THAT(step([&](Segments& s) { s[2].known = many; }), HasSubstr("more rows than it may have"));
+  EXPECT_THAT(step([&](Segments& s) { s[2].known = many, s[2].axes = {}; }), HasSubstr("more rows than it may have"));
   const auto shared = segments();
   EXPECT_THAT(refusal(decode::Enqueue{shared, {6, nullptr}}), HasSubstr("the rows to share out do not fit"));
   net::Frame passes = frames_of(written(decode::Wait{})).at(0);

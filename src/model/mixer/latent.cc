@@ -74,7 +74,7 @@ void LatentBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const 
     write.row = pass.scratch.take(DType::kF32, {rows, shape.key()});
     write.norm = kv_a_norm_.view;
     write.eps = spec_.norm_eps;
-    write.rope = setup_.ropes[spec_.rope].tables;
+    write.rope = pass.rope(setup_.ropes, spec_.rope);
     write.q = q;
     write.q_out = pass.scratch.take(dtype, {rows, heads, shape.key()});
     write.kv = kv;
