@@ -173,7 +173,7 @@ TEST(LoadedMemory, CountsWhatIsReadInsteadOfMapped) {
 
 // What an MTP head keeps for the slots counts as a step's memory.
 TEST(LoadedMemory, WhatADrafterCarriesIsPlanned) {
-  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  if (const auto device = resolve_device(kTestDevice); !device.ok()) GTEST_SKIP() << device.error().message;
   EngineOptions options = pocket();
   options.model_dir = "tests/data/targets/hybrid_tied";
   options.draft_dir = "tests/data/mtp/hybrid_tied";
