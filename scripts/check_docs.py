@@ -47,7 +47,7 @@ FOREIGN = {
         "--swap-space",
     },
 }
-SOURCES = ("apps/cli/option_aliases.cc", "bench", "suite/volley_suite", "scripts", "tests/soak", "tests/hostile")
+SOURCES = ("apps/cli/option_aliases.cc", "bench", "suite/volley_suite", "train", "scripts", "tests/soak", "tests/hostile")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*[a-z0-9]")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 

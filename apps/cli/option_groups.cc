@@ -179,7 +179,7 @@ void add_model_options(CLI::App* app, std::optional<std::string>* model, std::op
       ->check(not_empty())
       ->type_name("DIR|FILE.gguf|ORG/NAME");
   app->add_option("--draft", *draft,
-                  "its drafter, likewise; auto: the one that is known for it; mtp: its own MTP head; or none; given "
+                  "its drafter, likewise; auto: the known one; mtp: its own MTP head; or none; given "
                   "twice, each step takes what is worth more then [pocket's, or none beside --model]")
       ->check(not_empty())
       ->join(',')
