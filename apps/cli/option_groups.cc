@@ -178,9 +178,10 @@ void add_model_options(CLI::App* app, std::optional<std::string>* model, std::op
          "file, ORG/NAME:Q4_K_M [the pocket model that comes with volley]")
       ->check(not_empty())
       ->type_name("DIR|FILE.gguf|ORG/NAME");
-  app->add_option("--draft", *draft,
-                  "its drafter, likewise; auto: the known one; mtp: its own MTP head; or none; given "
-                  "twice, each step takes what is worth more then [pocket's, or none beside --model]")
+  app->add_option(
+         "--draft", *draft,
+         "its drafter, likewise; auto: the known one; mtp: its MTP head; two: each step takes one [pocket's, or "
+         "none beside --model]")
       ->check(not_empty())
       ->join(',')
       ->type_name("DIR|ORG/NAME|auto|none");
