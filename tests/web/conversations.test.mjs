@@ -389,7 +389,7 @@ describe('turns', () => {
       await page.keyboard.press('Enter');
       await tabTo('its Delete', () => document.activeElement.getAttribute('aria-label') === 'Delete One more');
       await page.keyboard.press('Enter');
-      assert.equal(await page.evaluate(() => document.activeElement.id), 'confirm-no');
+      await page.waitForFunction(() => document.activeElement.id === 'confirm-no');
       await page.keyboard.press('Tab');
       await page.keyboard.press('Enter');
       await page.waitForFunction(() => document.querySelectorAll('#history li').length === 0);
