@@ -58,7 +58,7 @@ TEST(TargetParity, LogitsOfAGgufFileAreThoseOfItsFolder) {
   EXPECT_EQ(file.logits(ids), folder.logits(ids));
 }
 
-// Of files whose values are not bit for bit those of the folder: converters put a 1 into norms and an exponential into
+// These files' values are not bit for bit those of the folder: converters put a 1 into norms and an exponential into
 // the decay.
 TEST(TargetParity, LogitsOfAConvertedGgufFileAreThoseOfTransformers) {
   for (const std::string name : {"gemma_windows", "hybrid_tied", "hybrid_wide", "hybrid_experts", "next_experts"}) {

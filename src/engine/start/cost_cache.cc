@@ -85,7 +85,7 @@ decode::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.page_size = models.page_size;
   plan.pages = models.memory.pages();
   plan.max_model_len = models.max_model_len;
-  // Of a position, on all ranks together.
+  // A position's bytes, on all ranks together.
   const auto kv_bytes = [&](const model::Decoder& spec) {
     const std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(spec, 0, models.ranks));
     return static_cast<double>(models.ranks * model::kv_page_bytes(shapes, models.page_size, models.kv_dtype)) /
