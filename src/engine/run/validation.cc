@@ -152,6 +152,12 @@ Status check_spans(const GenerateRequest& request, const EngineInfo& info) {
   if (request.prompt_keys.empty()) {
     return invalid_argument("prompt_spans needs prompt_keys: the prefix cache cannot tell vectors apart by token ids.");
   }
+  // The host waits for the GPU while it copies vectors, and must not where the pass waits for other replicas' passes.
+  if (info.device != "cpu" && info.data_parallel_size > 1 && info.expert_parallel) {
+    return unimplemented(
+        "prompt_spans is not built for replicas on GPUs that divide the experts: leave "
+        "--enable-expert-parallel out.");
+  }
   int32_t before = 0;
   for (const PromptSpan& span : request.prompt_spans) {
     if (span.begin < before || span.end <= span.begin || span.end > std::ssize(request.prompt)) {

@@ -67,6 +67,10 @@ TEST(Validation, SpansOfAPromptFitItAndTheModel) {
   EXPECT_NE(refused({{1, 2, nullptr, {{1, 1, -1}}}}).find("the position -1"), std::string::npos);
   info.prompt_positions = false;
   EXPECT_NE(refused({{1, 2, nullptr, {{1, 1, 1}}}}).find("does not know"), std::string::npos);
+  info.device = "cuda";
+  info.data_parallel_size = 2;
+  info.expert_parallel = true;
+  EXPECT_NE(refused({{1, 3, vectors(12), {}}}).find("is not built for replicas on GPUs"), std::string::npos);
 }
 
 // Each end would be a begin, too.
