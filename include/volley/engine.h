@@ -100,6 +100,24 @@ struct PromptSpan {
   std::vector<std::array<int32_t, 3>> positions;
 };
 
+// How the model takes pictures (its preprocessor_config.json and config.json).
+struct PictureRules {
+  int32_t patch_size = 16, merge_size = 2;   // a token stands for a square of patch_size * merge_size pixels a side
+  int64_t min_pixels = 0, max_pixels = 0;    // of a picture that was brought to whole tokens
+  std::array<float, 3> mean = {}, std = {};  // of red, green and blue, which lie in [0, 1]
+  TokenId begin = 0, token = 0, end = 0;     // e.g. <|vision_start|>, <|image_pad|>, <|vision_end|>
+
+  int32_t token_side() const { return patch_size * merge_size; }  // in pixels
+};
+
+// A picture within a prompt. The engine makes its span and keys of it: what the model sees there, where it stands, and
+// what the prefix cache knows it by.
+struct PromptPicture {
+  int32_t begin = 0;              // the first of its (width / token_side) * (height / token_side) tokens in the prompt
+  int32_t width = 0, height = 0;  // in pixels; multiples of PictureRules::token_side()
+  std::shared_ptr<const std::vector<uint8_t>> rgb;  // [height, width, 3]
+};
+
 struct GenerateRequest {
   std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
@@ -114,8 +132,10 @@ struct GenerateRequest {
   // with equal keys, even if its ids differ: so these are for who knows that equal keys mean equal tokens.
   std::vector<TokenId> prompt_keys;
   std::vector<PromptSpan> prompt_spans;  // in order and apart; REQUIRES: prompt_keys, because ids say too little
-  std::optional<GrammarSpec> grammar;    // submit() answers kInvalidArgument when it cannot be compiled
-  bool skip_special_tokens = true;       // false: `text` contains special tokens other than its end
+  std::vector<PromptPicture>
+      pictures;  // likewise, but without prompt_keys and prompt_spans; REQUIRES: EngineInfo::pictures
+  std::optional<GrammarSpec> grammar;  // submit() answers kInvalidArgument when it cannot be compiled
+  bool skip_special_tokens = true;     // false: `text` contains special tokens other than its end
   // The tokens that may be chosen, within the grammar. If no token is left, the request fails (kInvalidArgument), or
   // ends if its grammar permits.
   std::vector<TokenId> allowed_tokens;          // only these, including ids that end the request; empty: all
@@ -200,9 +220,10 @@ struct EngineInfo {
   std::string draft_attention_backend;  // also empty without a drafter
   int vocab_size = 0;
   int max_model_len = 0;
-  int hidden_size = 0;            // of PromptSpan::vectors
-  int prompt_vectors = 1;         // vectors for each token of a PromptSpan
-  bool prompt_positions = false;  // whether PromptSpan may have positions: the model has M-RoPE
+  int hidden_size = 0;                   // of PromptSpan::vectors
+  int prompt_vectors = 1;                // vectors for each token of a PromptSpan
+  bool prompt_positions = false;         // whether PromptSpan may have positions: the model has M-RoPE
+  std::optional<PictureRules> pictures;  // nothing: the model takes text alone
   int drafters = 0;
   int block_size = 0;  // the longest drafter's; 1: no speculation
   int page_size = 0;

@@ -148,6 +148,9 @@ Status check_span(const PromptSpan& span, const EngineInfo& info) {
 }
 
 Status check_spans(const GenerateRequest& request, const EngineInfo& info) {
+  if (!request.pictures.empty()) {
+    return unimplemented("Pictures in prompts are not built for " + info.architecture + ": send text alone.");
+  }
   if (request.prompt_spans.empty()) return {};
   if (request.prompt_keys.empty()) {
     return invalid_argument("prompt_spans needs prompt_keys: the prefix cache cannot tell vectors apart by token ids.");
