@@ -1,5 +1,5 @@
 // Models in float32 against references computed elsewhere (tests/data/README.md): targets against transformers,
-// drafters against scripts/dflash_reference.py and scripts/make_selector_fixtures.py. Runs the forward pass that the
+// drafters against scripts/dflash_reference.py and tests/make/make_selector_fixtures.py. Runs the forward pass that the
 // engine runs.
 #include <gtest/gtest.h>
 

@@ -117,7 +117,7 @@ TEST(Tokenizer, PostProcessorAddsItsTokensAndFileLimitsAreIgnored) {
 }
 
 // For some classes tokenizer_config.json decides which tokens are added, whatever tokenizer.json does
-// (scripts/make_tokenizer_fixtures.py).
+// (tests/make/make_tokenizer_fixtures.py).
 TEST(Tokenizer, SpecialTokensOfTheConfigAreThoseOfTransformers) {
   const std::string folder = "tests/data/special_tokens/";
   const json data = json::parse(std::ifstream(folder + "cases.json"));

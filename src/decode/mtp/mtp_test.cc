@@ -1,6 +1,6 @@
 // Protects: an MTP head drafts, token for token, what a plain reference computes in float64
-// (scripts/make_mtp_fixtures.py), however known tokens fall into passes, and whatever rejected rows left behind; and a
-// head that is not built is refused by the field that says so.
+// (tests/make/make_mtp_fixtures.py), however known tokens fall into passes, and whatever rejected rows left behind; and
+// a head that is not built is refused by the field that says so.
 #include "decode/mtp/mtp.h"
 
 #include <numeric>

@@ -120,7 +120,7 @@ class Harmony : public ::testing::Test {
   OutputFormat format_ = format_of(engine_);
 };
 
-// The package openai-harmony renders the same prompts and reads the same answers (scripts/harmony_fixtures.py).
+// The package openai-harmony renders the same prompts and reads the same answers (tests/make/harmony_fixtures.py).
 TEST_F(Harmony, IsWhatTheLibraryMakesOfFiftyConversations) {
   std::ifstream file("tests/data/harmony/conversations.jsonl");
   int conversations = 0;

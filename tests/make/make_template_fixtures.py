@@ -14,9 +14,9 @@ import template_parts
 import transformers
 from transformers.utils.chat_template_utils import render_jinja_template
 
-FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "templates"
+FOLDER = Path(__file__).resolve().parent.parent / "data" / "templates"
 VERSIONS = ("5.10.2", "3.1.6")
-PAIRS_OF_EACH = 5
+PAIRS_OF_EACH, PAIRS_OF_NEWER = 5, 50
 TEMPLATES = 400
 CONVERSATIONS = 120
 MESSAGES = [
@@ -48,7 +48,7 @@ def write_snippets() -> None:
 def write_conversations() -> None:
     draw = random.Random(45)
     conversations = [template_parts.conversation(draw) for _ in range(CONVERSATIONS)]
-    sources = list(template_parts.FAMILIES.values())
+    sources = template_parts.FAMILIES
     templates, pairs = [], []
     while len(templates) < TEMPLATES:
         source = sources[len(templates)] if len(templates) < len(sources) else template_parts.template(draw)
@@ -57,6 +57,10 @@ def write_conversations() -> None:
         if rendered.count(None) < PAIRS_OF_EACH:  # others show little
             pairs += [[len(templates), number, text] for number, text in zip(chosen, rendered)]
             templates.append(source)
+    for source in template_parts.NEWER_FAMILIES:
+        pairs += [[len(templates), number, render(source, *conversations[number])]
+                  for number in draw.sample(range(CONVERSATIONS), PAIRS_OF_NEWER)]
+        templates.append(source)
     described = [{"messages": json.dumps(messages, ensure_ascii=False), "variables": json.dumps(variables),
                   "tools": json.dumps(tools, ensure_ascii=False) if tools is not None else ""}
                  for messages, tools, variables in conversations]

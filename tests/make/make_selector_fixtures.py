@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-DATA = Path(__file__).resolve().parent.parent / "tests" / "data"
+DATA = Path(__file__).resolve().parent.parent / "data"
 CONTEXTS = (1, 9, 40)
 
 Tensors = dict[str, np.ndarray]

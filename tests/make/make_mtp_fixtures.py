@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 
-from make_dflash2_fixtures import DATA, of_bf16, read_tensors, rms_norm, to_bf16, write_json, write_tensors
+from make_selector_fixtures import DATA, of_bf16, read_tensors, rms_norm, to_bf16, write_json, write_tensors
 
 CONTEXTS, TOKENS = (1, 9, 40), 5
 MISTAKES = ("hidden state before the norm", "output before the norm fed back", "weights without one", "halves swapped",

@@ -14,7 +14,7 @@ from pathlib import Path
 from openai_harmony import (Author, Conversation, DeveloperContent, HarmonyEncodingName, Message, ReasoningEffort, Role,
                             StreamableParser, StreamState, SystemContent, ToolDescription, load_harmony_encoding)
 
-OUT = Path(__file__).resolve().parent.parent / "tests" / "data" / "harmony" / "conversations.jsonl"
+OUT = Path(__file__).resolve().parent.parent / "data" / "harmony" / "conversations.jsonl"
 DATE = "2025-06-28"
 ENCODING = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
 NAMES = ["start", "message", "channel", "constrain", "end", "return", "call"]

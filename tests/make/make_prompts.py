@@ -1,6 +1,6 @@
 """Writes the prompt sets of the tests from the pocket tasks (train/tasks.py), with seeds that no training run used.
 
-    python3 scripts/make_prompts.py
+    python3 tests/make/make_prompts.py
 
 tests/data/mixed_prompts.jsonl: 300 prompts of all tasks. tests/data/word_problems.jsonl: 500 word problems with their answers.
 tests/data/pocket_tasks.jsonl: 40 of each task, with what suite/ judges answers by. models/pocket/prompts.jsonl: 64 prompts of all
@@ -14,7 +14,7 @@ import pathlib
 import random
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "train"))
 import tasks  # noqa: E402
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "special_tokens"
+FOLDER = Path(__file__).resolve().parent.parent / "data" / "special_tokens"
 TEXT = "A hat costs $30, but it is on sale."
 BEGIN, END, TURN = "<｜begin｜>", "<｜end｜>", "<｜turn｜>"
 NAMES = {"bos_token": BEGIN, "eos_token": END}

@@ -1,7 +1,7 @@
 """What formats of weights and of the cache cost in quality, on the pocket pair: held-out word problems that come out right,
 the loss on held-out conversations, and tokens per step with the pocket drafter.
 
-    python3 scripts/format_quality.py [--program build/cpu/bin/volley] [--formats bf16 "kv fp8"] [--problems 500] [--texts 300]
+    python3 tests/format_quality.py [--program build/cpu/bin/volley] [--formats bf16 "kv fp8"] [--problems 500] [--texts 300]
 
 A format is an option of the program, or a checkpoint that the field's own tools quantise here, from the pocket target's
 weights. The latter need what make_quantised_fixtures.py needs; without --formats they are left out where that is missing.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the Markdown files: every relative link and anchor leads somewhere, every option exists.
 
-    scripts/check_docs.py [PROGRAM]
+    tests/check_docs.py [PROGRAM]
 
 PROGRAM is volley, whose --help lists its options; without it options are not checked. Options of other programs are
 looked for in their sources, or stand in FOREIGN. Exits with 1 and a line for each mistake. Needs nothing but Python.
@@ -47,7 +47,8 @@ FOREIGN = {
         "--swap-space",
     },
 }
-SOURCES = ("apps/cli/option_aliases.cc", "bench", "suite/volley_suite", "train", "scripts", "tests/soak", "tests/hostile")
+SOURCES = ("apps/cli/option_aliases.cc", "bench", "suite/volley_suite", "train", "scripts", "tests/format_quality.py",
+           "tests/make", "tests/soak", "tests/hostile")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*[a-z0-9]")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
