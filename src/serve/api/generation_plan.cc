@@ -178,10 +178,11 @@ std::optional<ApiError> plan_thinking(const PlanContext& context, ReasoningStart
   if (request.thinking_tokens < 0) return std::nullopt;
   if (!context.format.reasoning || !context.format.think_tokens) {
     return unsupported_field("thinking_token_budget",
-                             "\"thinking_token_budget\" needs a model that thinks between the tokens <think> and "
-                             "</think>; this one does not (--reasoning-parser). Leave it out.");
+                             "\"thinking_token_budget\" needs a model that thinks between two tokens, such as <think> "
+                             "and </think>; this one does not (--reasoning-parser). Leave it out.");
   }
-  auto begin = context.engine.encode("<think>", false), end = context.engine.encode("</think>", false);
+  const ThinkTags think = context.format.answers->think_tags();
+  auto begin = context.engine.encode(think.token(), false), end = context.engine.encode(think.end, false);
   if (!begin.ok()) return api_error(begin.error(), "thinking_token_budget");
   if (!end.ok()) return api_error(end.error(), "thinking_token_budget");
   request.generate.thinking =

@@ -14,22 +14,33 @@ std::shared_ptr<const AnswerFormat> plain_answers() {
   return kPlain;
 }
 
+void add_variable(std::string& kwargs_json, std::string_view name, const std::string& value) {
+  if (kwargs_json.empty()) kwargs_json = "{}";
+  if (!find_member(kwargs_json, name).empty()) return;
+  const std::string rest(skip_space(std::string_view(kwargs_json).substr(kwargs_json.find('{') + 1)));
+  kwargs_json = "{" + json_quote(name) + ": " + value + (rest.starts_with('}') ? "" : ", ") + rest;
+}
+
 Result<std::string> AnswerFormat::render(const Engine& engine, Conversation chat,
                                          const std::atomic<bool>* cancelled) const {
   // Only Harmony knows the role "developer". Elsewhere the system speaks, as in OpenAI's earlier models.
   for (ChatMessage& message : chat.messages) {
     if (message.role == "developer") message.role = "system";
   }
+  // DeepSeek's and Kimi's templates have another name for the variable.
+  std::string& variables = chat.template_kwargs_json;
+  const std::string thinks(variables.empty() ? "" : find_member(variables, "enable_thinking"));
+  if (!thinks.empty()) add_variable(variables, "thinking", thinks);
   return engine.render_chat(for_template(chat, cancelled));
 }
 
 ReasoningStart AnswerFormat::start(bool thinks, std::string_view prompt, std::string_view continued) const {
   if (!thinks) return ReasoningStart::kOff;
   // Checked only at the model's own beginning, because users may write <think>, too.
-  if (trim_end(prompt).ends_with(kThink)) return ReasoningStart::kOpen;
+  if (trim_end(prompt).ends_with(think_tags().begin)) return ReasoningStart::kOpen;
   if (continued.empty()) return ReasoningStart::kClosed;
-  const bool open = skip_space(continued).starts_with(kThink);
-  if (open && continued.find(kThinkEnd) == std::string_view::npos) return ReasoningStart::kOpen;
+  const bool open = skip_space(continued).starts_with(think_tags().begin);
+  if (open && continued.find(think_tags().end) == std::string_view::npos) return ReasoningStart::kOpen;
   return ReasoningStart::kOff;
 }
 
@@ -44,7 +55,7 @@ std::unique_ptr<OutputStage> AnswerFormat::stage(const OutputParser::Options&) c
 }
 
 std::unique_ptr<ThoughtCounter> AnswerFormat::counter(ReasoningStart start) const {
-  return std::make_unique<ReasoningCounter>(start);
+  return std::make_unique<ReasoningCounter>(start, think_tags());
 }
 
 ThinkRules AnswerFormat::think_rules(ReasoningStart start, bool think_tokens) const {
@@ -52,14 +63,23 @@ ThinkRules AnswerFormat::think_rules(ReasoningStart start, bool think_tokens) co
   const bool open = start == ReasoningStart::kOpen;
   ThinkRules think;
   think.start = open ? "think " : "think? ";
+  const ThinkTags tags = think_tags();
   if (think_tokens) {
-    think.rules = std::string("think: ") + (open ? "" : "<think> ") + "/(?s:.+)/? </think> SPACE?\n";
+    think.rules =
+        "think: " + (open ? "" : spelt({tags.token(), tags.label})) + "/(?s:.+)/? " + spelt({tags.end}) + "SPACE?\n";
   } else {
     think.rules = "think: thought SPACE?\n";
-    think.rules += std::string("thought[lazy]: /") + (open ? "" : "<think>") + "(?s:.*)<\\/think>/\n";
+    think.rules +=
+        "thought[lazy]: /" + (open ? "" : regex_escape(tags.begin)) + "(?s:.*)" + regex_escape(tags.end) + "/\n";
   }
   think.rules += "SPACE: /[ \\t\\r\\n]+/\n";
   return think;
+}
+
+std::string AnswerFormat::spelt(std::initializer_list<std::string_view> parts) const {
+  std::string symbols;
+  for (const std::string_view part : parts) symbols.append(part).append(part.empty() ? "" : " ");
+  return symbols;
 }
 
 std::string AnswerFormat::answer_rule(CallGrammar& grammar) const {

@@ -1,11 +1,12 @@
 // A form of answers: how its prompts are written, what reads its answers, and the grammar that forces calls. Each form
-// is a class in a file of its own (hermes.cc, llama.cc, qwen_coder.cc, mistral.cc, harmony.cc), which ends with its
+// is a class, or a row of marks where several share one (keyed_calls.cc, named_calls.cc). Its file ends with its
 // AnswerFormatKind; the table in output_format.cc has a row for each.
 #pragma once
 
 #include <volley/engine.h>
 
 #include <array>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,6 +31,11 @@ struct ThinkRules {
   std::string rules;  // rules that `start` uses
   // Behind the thoughts: leads to the answer's text, if that has a message of its own.
   std::string answer = {};
+};
+
+// Marks around the calls; empty: an answer has none.
+struct CallTags {
+  std::string_view begin, end;
 };
 
 // The class itself is the plain form: <think>thoughts</think>, if any, then content. Immutable; any thread.
@@ -74,8 +80,11 @@ class AnswerFormat : public std::enable_shared_from_this<AnswerFormat> {
   virtual std::span<const TokenId> marks() const { return {}; }
   // The marks among them that end an answer.
   virtual std::vector<TokenId> end_tokens() const { return {}; }
-  // Calls stand between <tool_call> and </tool_call>, in thoughts too.
-  virtual bool tags_calls() const { return false; }
+  // Not empty: the stage reads this mark as its text.
+  virtual std::string_view spelling(TokenId) const { return {}; }
+  virtual ThinkTags think_tags() const { return {}; }
+  // Not empty: calls stand between these, in thoughts too.
+  virtual CallTags call_tags() const { return {}; }
   // The stage needs the types of the tools' parameters.
   virtual bool reads_types() const { return false; }
   // Chat templates only take call ids of short_call_id().
@@ -85,6 +94,8 @@ class AnswerFormat : public std::enable_shared_from_this<AnswerFormat> {
 
   // think_tokens: OutputFormat's.
   virtual ThinkRules think_rules(ReasoningStart start, bool think_tokens) const;
+  // Symbols for a text of these parts: a part that is a token is asked for as one. Here all are, by their names.
+  virtual std::string spelt(std::initializer_list<std::string_view> parts) const;
   // The answer behind the thoughts. Adds the rules that it needs; a call's object is the rule `object`.
   virtual std::string answer_rule(CallGrammar& grammar) const;
   // The same for calls, or (free) for text that may have some.
@@ -123,6 +134,9 @@ extern const char* const kProbeTools;
 
 // Whether `first` stands directly before `second` somewhere, but for white space and colons.
 bool follows(std::string_view text, std::string_view first, std::string_view second);
+
+// Adds a variable of the chat template, unless the client set it. value: JSON. kwargs_json may be empty.
+void add_variable(std::string& kwargs_json, std::string_view name, const std::string& value);
 
 // A row of the table: a format before it is made.
 struct AnswerFormatKind {

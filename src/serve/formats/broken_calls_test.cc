@@ -28,12 +28,16 @@ struct Format {
   const char* name;
   const char* parser;
   std::string before, after;  // around the arguments of a call of f
+  // Around a key and its value, where these are no JSON.
+  std::string key = {}, value = {}, value_end = {};
 
+  bool is_json() const { return key.empty(); }
   bool is_coder() const { return parser == std::string_view("qwen3_coder"); }
   bool is_harmony() const { return parser == std::string_view("harmony"); }
+  std::string open(const std::string& name, const std::string& text) const { return key + name + value + text; }
+  std::string parameter(const std::string& name, const std::string& text) const { return open(name, text) + value_end; }
 };
 
-// The Coder form's arguments are no JSON.
 const std::vector<Format>& formats() {
   static const std::vector<Format> kFormats = {
       {"Hermes", "hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": ", "}\n</tool_call>"},
@@ -41,15 +45,24 @@ const std::vector<Format>& formats() {
       {"Mistral's lists", "mistral", "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": ", "}]"},
       {"Mistral's names", "mistral", "[TOOL_CALLS]f[ARGS]", ""},
       {"Harmony", "harmony", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "<|call|>"},
-      {"Coder", "qwen3_coder", "<tool_call>\n<function=f>\n", "</function>\n</tool_call>"},
+      {"DeepSeek V3.1", "deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+       "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+      {"DeepSeek V3", "deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n",
+       "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+      {"Kimi", "kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>",
+       "<|tool_call_end|><|tool_calls_section_end|>"},
+      {"GLM", "glm45", "<tool_call>f\n", "</tool_call>", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"},
+      {"MiniMax", "minimax_m2", "<minimax:tool_call>\n<invoke name=\"f\">\n", "</invoke>\n</minimax:tool_call>",
+       "<parameter name=\"", "\">", "</parameter>\n"},
+      {"Coder", "qwen3_coder", "<tool_call>\n<function=f>\n", "</function>\n</tool_call>", "<parameter=", ">\n",
+       "\n</parameter>\n"},
   };
   return kFormats;
 }
 
 std::string good_arguments(const Format& format) {
-  return format.is_coder()
-             ? "<parameter=q>\n1\n</parameter>\n<parameter=s>\na\"b\n</parameter>\n<parameter=l>\n['x']\n</parameter>\n"
-             : R"({"q": 1, "s": "a\"b", "l": ["x"]})";
+  return format.is_json() ? R"({"q": 1, "s": "a\"b", "l": ["x"]})"
+                          : format.parameter("q", "1") + format.parameter("s", "a\"b") + format.parameter("l", "['x']");
 }
 const json kGood = {{"q", 1}, {"s", "a\"b"}, {"l", {"x"}}};
 
@@ -81,8 +94,11 @@ std::vector<Event> events_of(const Format& format, std::string_view text, size_t
       event.marks.push_back({kMarkIds[mark], event.text.size()});
       text.remove_prefix(HarmonyTokens::texts()[mark].size());
     } else {
-      next().text += text.front();
-      text.remove_prefix(1);
+      // Events hold whole characters.
+      size_t bytes = 1;
+      while (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) ++bytes;
+      next().text += text.substr(0, bytes);
+      text.remove_prefix(bytes);
     }
   }
   events.emplace_back().finish = Finish{};
@@ -176,7 +192,7 @@ TEST(BrokenCalls, TextWhereAParameterShouldBe) {
 
 TEST(BrokenCalls, ArgumentsThatAreNoJson) {
   for (const Format& format : formats()) {
-    if (format.is_coder()) continue;
+    if (!format.is_json()) continue;
     for (const auto& [written, read] : {
              std::pair<std::string, json>{"{\"q\": 1]", {{"q", 1}}},
              {"{\"q\": [1, {\"s\": \"a\"}", {{"q", {1, {{"s", "a"}}}}}},
@@ -200,10 +216,10 @@ TEST(BrokenCalls, ArgumentsThatAreNoJson) {
 
 TEST(BrokenCalls, NoArgumentsAreAnEmptyObject) {
   for (const Format& format : formats()) {
-    const bool named = format.name == std::string("Mistral's names");
+    const bool named = format.before.ends_with("[ARGS]") || format.before.find("functions.f") != std::string::npos ||
+                       format.parser == std::string_view("deepseek_v3");
     for (const char* written : {"null", "\"\"", "{}", ""}) {
-      const bool coder = format.is_coder();
-      if (coder != (*written == 0) || (named && *written != '{')) continue;
+      if (format.is_json() == (*written == 0) || (named && *written != '{')) continue;
       if (format.is_harmony() && *written == '"') continue;
       const Pieces pieces = checked(format, format.before + written + format.after);
       ASSERT_EQ(pieces.size(), 1u) << format.name << written;
@@ -250,8 +266,7 @@ TEST(BrokenCalls, AnyByteChanged) {
 // A limit or a stop within the arguments leaves them open, so that no client takes half of a file for all of it.
 TEST(BrokenCalls, WhatIsCutIsNotClosed) {
   for (const Format& format : formats()) {
-    const bool coder = format.is_coder();
-    const std::string text = format.before + (coder ? "<parameter=s>\nhalf of" : "{\"s\": \"half of");
+    const std::string text = format.before + (format.is_json() ? "{\"s\": \"half of" : format.open("s", "half of"));
     EXPECT_EQ(checked(format, text, TextEnd::kCut).back().text, "{\"s\": \"half of") << format.name;
     EXPECT_EQ(checked(format, text, TextEnd::kModel).back().text, "{\"s\": \"half of\"}") << format.name;
   }
@@ -285,15 +300,15 @@ ResponseObject response_object() {
 
 TEST(BrokenCalls, ClientsOfEveryApiGetTheSameWholeAndStreamed) {
   for (const Format& format : formats()) {
-    const bool coder = format.is_coder();
+    const bool json_form = format.is_json();
     const std::string call = format.before + good_arguments(format) + format.after;
     const std::string next = format.is_harmony() ? "<|start|>assistant" + call : "\n" + call;
     std::vector<std::string> texts = {
-        format.before + (coder ? "{\"q\": 1}\n" : "{\"q\": 1]") + format.after + " text",
-        format.before + (coder ? "<parameter=q>\n1\n</parameter>\ntext" : "{\"q\": 1, \"s\": nope}") + format.after,
-        format.before + (coder ? "<parameter=q>\nTrue" : "{\"q\": True}}") + format.after + next,
-        format.before + (coder ? "<parameter=s>\na" : "{\"s\": \"a"),
-        "Well. " + format.before + (coder ? "<parameter=" : "{\"s\": "),
+        format.before + (json_form ? "{\"q\": 1]" : "{\"q\": 1}\n") + format.after + " text",
+        format.before + (json_form ? "{\"q\": 1, \"s\": nope}" : format.parameter("q", "1") + "text") + format.after,
+        format.before + (json_form ? "{\"q\": True}}" : format.open("q", "True")) + format.after + next,
+        format.before + (json_form ? "{\"s\": \"a" : format.open("s", "a")),
+        "Well. " + format.before + (json_form ? "{\"s\": " : format.key),
     };
     for (const std::string& text : texts) {
       SCOPED_TRACE(std::string(format.name) + ": " + text);
@@ -336,9 +351,8 @@ TEST(BrokenCalls, NumbersThatNoDoubleHoldsStayAsTheyAre) {
     for (const std::string& number : {std::string("1195858088e1678"), std::string("-1E+999"), std::string("1e-99999"),
                                       "0." + long_one + "e999", "-" + long_one}) {
       const std::string expected = R"({"q": )" + number + R"(, "l": [)" + number + "]}";
-      const std::string written = format.is_coder() ? "<parameter=q>\n" + number + "\n</parameter>\n<parameter=l>\n[" +
-                                                          number + "]\n</parameter>\n"
-                                                    : expected;
+      const std::string written =
+          format.is_json() ? expected : format.parameter("q", number) + format.parameter("l", "[" + number + "]");
       SCOPED_TRACE(std::string(format.name) + ": " + number);
       for (const size_t size : {size_t{1}, size_t{1000}}) {
         const auto events = events_of(format, format.before + written + format.after, size, TextEnd::kModel);
@@ -367,15 +381,14 @@ TEST(BrokenCalls, NumbersThatNoDoubleHoldsStayAsTheyAre) {
 // The text behind a call is what the limit cut, and the call is what the model wrote.
 TEST(BrokenCalls, ALimitInTheTextBehindACallLeavesItsArguments) {
   for (const Format& format : formats()) {
-    const bool coder = format.is_coder();
     const std::string text =
-        format.before + (coder ? "<parameter=q>\nTrue\n</parameter>\n" : "{\"q\": True}") +
+        format.before + (format.is_json() ? "{\"q\": True}" : format.parameter("q", "True")) +
         (format.is_harmony() ? "<|call|><|start|>assistant<|channel|>final<|message|>" : format.after) + " and then";
     const auto events = events_of(format, text, 5, TextEnd::kCut);
     const json message = json::parse(written_by(*messages_writer(info_of(format), false, false), events));
     EXPECT_EQ(message.at("stop_reason"), "max_tokens");
     EXPECT_EQ(message.at("content")[0].at("input"),
-              coder ? json({{"q", true}}) : json({{"INVALID_JSON", "{\"q\": True}"}}))
+              format.is_json() ? json({{"INVALID_JSON", "{\"q\": True}"}}) : json({{"q", true}}))
         << format.name;
     EXPECT_EQ(message.at("content")[1].at("text"), " and then") << format.name;
   }

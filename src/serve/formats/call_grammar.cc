@@ -29,15 +29,6 @@ std::string with_separators(const std::string& schema_json, const std::string& o
   return schema + "}";
 }
 
-std::string regex_escape(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (std::ispunct(static_cast<unsigned char>(c)) && c != '_' && c != '<' && c != '>') escaped += '\\';
-    escaped += c;
-  }
-  return escaped;
-}
-
 // In JSON's quotes a schema can apply a regular expression. A Lark grammar needs unquoted text.
 bool holds(const TextGrammar& input, const AnswerFormat& format) {
   return format.calls() && (input.syntax == TextGrammar::Syntax::kRegex || format.writes_bare_text());
@@ -91,6 +82,15 @@ std::string CallGrammar::schema(const std::string& schema_json, const Tool& tool
       object_options(request) + R"(, "whose": )" + json_quote(what + " of the tool " + json_quote(tool.name));
   if (!tool.strict && !forced) options += R"(, "otherwise": )" + otherwise;
   return with_separators(schema_json, options, more);
+}
+
+std::string regex_escape(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (std::ispunct(static_cast<unsigned char>(c)) && c != '_' && c != '<' && c != '>') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
 }
 
 std::string plain_schema(const std::string& schema_json, const ToolRequest& request) {

@@ -82,6 +82,8 @@ class CallGrammar {
 inline std::string token_terminal(TokenId token) {
   return "<[" + std::to_string(token) + "]>";
 }
+// The text as a regular expression between slashes.
+std::string regex_escape(std::string_view text);
 // Any schema, with the white space of calls.
 std::string plain_schema(const std::string& schema_json, const ToolRequest& request);
 

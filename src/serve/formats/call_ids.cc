@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "serve/json/json_text.h"
@@ -37,6 +38,23 @@ std::string short_call_id(std::string_view id) {
     made += kLetters[value % kLetters.size()];
   }
   return made;
+}
+
+void count_call_ids(std::vector<ChatMessage>& messages) {
+  std::map<std::string, std::string> counted;
+  size_t count = 0;
+  for (ChatMessage& message : messages) {
+    for (std::string& call : message.calls) {
+      const auto parsed = read_json(call);
+      if (!parsed.is_object()) continue;
+      const std::string id =
+          "functions." + text_member(member_of(parsed, "function"), "name") + ":" + std::to_string(count++);
+      counted[text_member(parsed, "id")] = id;
+      call = with_member(call, "id", [&](std::string_view) { return json_quote(id); });
+    }
+    const auto known = message.call_id ? counted.find(*message.call_id) : counted.end();
+    if (known != counted.end()) message.call_id = known->second;
+  }
 }
 
 void shorten_call_ids(std::vector<ChatMessage>& messages) {

@@ -12,6 +12,8 @@ namespace volley::serve {
 // Returns an id of this form unchanged; any other gives nine letters and digits, always the same.
 std::string short_call_id(std::string_view id);
 
+// Makes the history's ids "functions.NAME:N", counted over its calls.
+void count_call_ids(std::vector<ChatMessage>& messages);
 void shorten_call_ids(std::vector<ChatMessage>& messages);
 
 }  // namespace volley::serve

@@ -64,6 +64,7 @@ class Format final : public ChatFormat {
       const serve::ReasoningStart start = options.format->start(format_.reasoning, "");
       request.grammar = serve::after_reasoning(std::move(*request.grammar), format_, start);
     }
+    options.reasoning = options.format->start(format_.reasoning, "");
     options.format->plan(format_.reasoning, request, options);
     return std::make_unique<Reader>(options);
   }

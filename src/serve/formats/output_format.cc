@@ -10,14 +10,16 @@
 namespace volley::serve {
 
 // Each is defined in the file of its class.
-extern const AnswerFormatKind kHermesFormat, kLlamaFormat, kQwenCoderFormat, kMistralFormat, kHarmonyFormat;
+extern const AnswerFormatKind kHermesFormat, kLlamaFormat, kQwenCoderFormat, kGlmFormat, kMiniMaxFormat,
+    kDeepSeekFormat, kKimiFormat, kGemmaFormat, kMistralFormat, kHarmonyFormat;
 
 namespace {
 
 using Kind = AnswerFormatKind;
 
 // Errors list them in this order. If a template shows several, the last one counts.
-constexpr const Kind* kKinds[] = {&kHermesFormat, &kLlamaFormat, &kQwenCoderFormat, &kMistralFormat, &kHarmonyFormat};
+constexpr const Kind* kKinds[] = {&kHermesFormat,   &kLlamaFormat, &kQwenCoderFormat, &kGlmFormat,     &kMiniMaxFormat,
+                                  &kDeepSeekFormat, &kKimiFormat,  &kGemmaFormat,     &kMistralFormat, &kHarmonyFormat};
 
 constexpr std::string_view kAuto = "auto";
 constexpr std::string_view kNone = "none";
@@ -71,10 +73,16 @@ const Kind& probe_tools(const FormatProbe& probe, OutputFormat& format) {
   return printed == nullptr ? kHermesFormat : *printed;
 }
 
+constexpr const char* kThinking = R"({"enable_thinking": true, "thinking": true})";
+constexpr const char* kNotThinking = R"({"enable_thinking": false, "thinking": false})";
+
 bool probe_reasoning(const FormatProbe& probe) {
-  if (trim_end(probe.ask).ends_with(kThink)) return true;
-  const std::string off = probe.asked(R"({"enable_thinking": false})");
-  if (trim_end(off).ends_with(kThinkEnd) && !trim_end(probe.ask).ends_with(kThinkEnd)) return true;
+  const auto [begin, end, label] = ThinkTags();
+  if (trim_end(probe.ask).ends_with(begin)) return true;
+  // An earlier answer without thoughts.
+  if (probe.call.find(std::string(begin).append(end)) != std::string::npos) return true;
+  const std::string off = probe.asked(kNotThinking);
+  if (trim_end(off).ends_with(end) && !trim_end(probe.ask).ends_with(end)) return true;
   // Templates of thinking models drop old thoughts.
   const std::string thought = probe.render(kThought, "", "", true);
   return thought.find("volley_answer") != std::string::npos && thought.find("volley_thought") == std::string::npos;
@@ -82,8 +90,7 @@ bool probe_reasoning(const FormatProbe& probe) {
 
 // Finds the variables for thinking that change the template's output.
 void probe_thinking_variables(const FormatProbe& probe, OutputFormat& format) {
-  const std::string on = probe.asked(R"({"enable_thinking": true})"),
-                    off = probe.asked(R"({"enable_thinking": false})");
+  const std::string on = probe.asked(kThinking), off = probe.asked(kNotThinking);
   if (on != off && !on.empty() && !off.empty()) format.thinks_by_default = probe.ask != off;
   const std::string low = probe.asked(R"({"reasoning_effort": "low"})"),
                     high = probe.asked(R"({"reasoning_effort": "high"})");
@@ -128,7 +135,8 @@ std::string FormatProbe::asked(const char* kwargs, const char* tools) const {
 
 std::optional<TokenId> FormatProbe::token(std::string_view marker) const {
   const auto ids = engine.encode(marker, /*add_special_tokens=*/false);
-  return ids.ok() && ids->size() == 1 ? std::optional(ids->front()) : std::nullopt;
+  const bool is_one = ids.ok() && ids->size() == 1 && engine.decode(*ids, /*skip_special_tokens=*/false) == marker;
+  return is_one ? std::optional(ids->front()) : std::nullopt;
 }
 
 bool FormatProbe::shows(std::string_view marker) const {
@@ -177,7 +185,8 @@ Result<OutputFormat> find_output_format(const Engine& engine, std::string_view t
   probe_thinking_variables(probe, format);
   // The template would refuse a history with a second call.
   format.several_calls = !probe.render(kTwoCalls, kProbeTools, "", false).empty() || probe.call.empty();
-  format.think_tokens = probe.shows(kThink) && probe.shows(kThinkEnd);
+  const ThinkTags think = format.answers->think_tags();
+  format.think_tokens = probe.token(think.token()) && probe.token(think.end);
   return format;
 }
 

@@ -29,13 +29,12 @@ struct OutputFormat {
   std::string tool_warning;
 };
 
-// `tool_parser`: "auto", "none", "hermes" (also "qwen", "qwen25", "qwen3"), "llama" (also "llama3", "llama3_json"),
-// "qwen3_coder" (also "qwen3_xml"), "mistral" or "harmony" (also "openai", "gpt-oss"). `reasoning_parser`: "auto",
-// "none", "think" (also "qwen3", "deepseek_r1", "deepseek-r1") or "harmony" (also "openai_gptoss", "gpt-oss").
-// kInvalidArgument lists the names. Harmony takes both the tools and the reasoning or neither ("none" for one leaves it
-// in the content); kFailedPrecondition names a missing control token. "auto" renders a few made-up conversations with
-// the engine's chat template and looks at the output. If no known format shows, tools are "hermes" (a required call
-// works with any model) and reasoning is off.
+// `tool_parser`: "auto", "none" or the name of an AnswerFormatKind. `reasoning_parser`: "auto", "none", "think" (also
+// "qwen3", "deepseek_r1", "deepseek-r1") or the name of a kind that tells thoughts, too (harmony, gemma4).
+// kInvalidArgument lists the names. Such a kind takes both the tools and the reasoning or neither ("none" for one
+// leaves it in the content); kFailedPrecondition names a missing control token. "auto" renders a few made-up
+// conversations with the engine's chat template and looks at the output. If no known format shows, tools are "hermes"
+// (a required call works with any model) and reasoning is off.
 Result<OutputFormat> find_output_format(const Engine& engine, std::string_view tool_parser,
                                         std::string_view reasoning_parser);
 

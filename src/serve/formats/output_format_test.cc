@@ -23,7 +23,8 @@ std::string call_of(const OutputFormat& format) {
   return grammar.ok() && *grammar ? (**grammar).text : "";
 }
 
-const auto kIsHermes = AllOf(HasSubstr("<tool_call>"), HasSubstr("\\\"arguments\\\""));
+const auto kIsHermes =
+    AllOf(testing::AnyOf(HasSubstr("<tool_call>"), HasSubstr("<[0]>")), HasSubstr("\\\"arguments\\\""));
 const auto kIsLlama = AllOf(Not(HasSubstr("<tool_call>")), HasSubstr("\\\"parameters\\\""));
 const auto kIsCoder = HasSubstr("<function=f>");
 const auto kIsList = HasSubstr(R"("[" object)");
@@ -111,7 +112,7 @@ TEST(OutputFormat, OfHermesAndQwen) {
   EXPECT_THAT(call_of(format), kIsHermes);
   EXPECT_TRUE(format.several_calls);
   EXPECT_TRUE(format.reasoning);
-  EXPECT_THAT(call_of(format), HasSubstr("call: <tool_call>")) << "a token";
+  EXPECT_THAT(call_of(format), HasSubstr("call: <[0]>")) << "a token";
   EXPECT_TRUE(format.think_tokens);
   EXPECT_EQ(format.tool_warning, "");
 }
@@ -127,8 +128,61 @@ TEST(OutputFormat, OfLlama) {
 TEST(OutputFormat, OfQwenCoder) {
   const OutputFormat format = format_of(TemplateEngine(kCoder, {"<tool_call>", "</tool_call>"}));
   EXPECT_THAT(call_of(format), kIsCoder);
-  EXPECT_THAT(call_of(format), HasSubstr("call: <tool_call>")) << "a token";
+  EXPECT_THAT(call_of(format), HasSubstr("call: <[0]>")) << "a token";
   EXPECT_EQ(format.tool_warning, "");
+}
+
+// Forms whose marks a table holds: what each template prints of a call, and what its grammar writes then.
+TEST(OutputFormat, OfFormsInATable) {
+  struct Form {
+    const char* name;
+    std::string call;                  // behind {% for call in … %}, where f is the function
+    std::vector<std::string> grammar;  // parts of a call's
+    bool reasoning = false;
+  };
+  const std::string keys = "{% for k, v in f.arguments | items %}";
+  const Form forms[] = {
+      {"GLM 4.5",
+       "<think></think>\n<tool_call>{{ f.name }}\n" + keys +
+           "<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n{% endfor %}</tool_call>",
+       {R"(call: "<tool_call>" object)", R"("f\n")", R"("</arg_key>\n<arg_value>")"},
+       true},
+      {"GLM 4.7",
+       "<tool_call>{{ f.name }}" + keys +
+           "<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value>{% endfor %}</tool_call>",
+       {R"(call: "<tool_call>" object)", R"("</arg_key><arg_value>")"}},
+      {"MiniMax",
+       "<minimax:tool_call>\n<invoke name=\"{{ f.name }}\">\n" + keys +
+           "<parameter name=\"{{ k }}\">{{ v }}</parameter>\n{% endfor %}</invoke>\n</minimax:tool_call>",
+       {R"(call: "<minimax:tool_call>\n" object ("\n" object)* "\n" "</minimax:tool_call>")",
+        R"(<invoke name=\"f\">)"}},
+      {"DeepSeek V3.1",
+       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ f.name }}<｜tool▁sep｜>{{ f.arguments | tojson }}"
+       "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+       {R"(call: "<｜tool▁calls▁begin｜>" object (object)* "<｜tool▁calls▁end｜>")",
+        R"(f<｜tool▁sep｜>" arguments_0)"}},
+      {"DeepSeek V3",
+       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ call.type }}<｜tool▁sep｜>{{ f.name }}\n```json\n"
+       "{{ f.arguments | tojson }}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+       {R"(object ("\n" object)*)", R"(function<｜tool▁sep｜>f\n```json\n" arguments_0 "\n```<｜tool▁call▁end｜>")"}},
+      {"Kimi",
+       "<|tool_calls_section_begin|><|tool_call_begin|>{{ call.id }}<|tool_call_argument_begin|>"
+       "{{ f.arguments | tojson }}<|tool_call_end|><|tool_calls_section_end|>",
+       {R"("<|tool_call_begin|>functions.f:" /[0-9]+/ "<|tool_call_argument_begin|>" arguments_0)"}},
+      {"Gemma 4",
+       "<|tool_call>call:{{ f.name }}{{ '{' }}" + keys + "{{ k }}:<|\"|>{{ v }}<|\"|>{% endfor %}{{ '}' }}<tool_call|>",
+       {R"(call: "<|tool_call>" object "<tool_call|>")", R"("call:f" arguments_0)"},
+       true},
+  };
+  for (const Form& form : forms) {
+    const OutputFormat format = format_of(TemplateEngine(
+        "{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+        "{% for call in m.tool_calls %}{% set f = call.function %}" +
+        form.call + "{% endfor %}{% endfor %}"));
+    for (const std::string& part : form.grammar) EXPECT_THAT(call_of(format), HasSubstr(part)) << form.name;
+    EXPECT_EQ(format.reasoning, form.reasoning) << form.name;
+    EXPECT_EQ(format.tool_warning, "") << form.name;
+  }
 }
 
 // A grammar asks for tokens if the vocabulary has them, and for the template's form.
@@ -190,10 +244,12 @@ TEST(OutputFormat, Names) {
   const auto tools = find_output_format(engine, "pigeon", "auto");
   ASSERT_FALSE(tools.ok());
   EXPECT_EQ(tools.error().message,
-            "There is no tool call parser \"pigeon\": use auto, none, hermes, llama, qwen3_coder, mistral or harmony.");
+            "There is no tool call parser \"pigeon\": use auto, none, hermes, llama, qwen3_coder, glm45, minimax_m2, "
+            "deepseek_v3, kimi_k2, gemma4, mistral or harmony.");
   const auto reasoning = find_output_format(engine, "auto", "loud");
   ASSERT_FALSE(reasoning.ok());
-  EXPECT_EQ(reasoning.error().message, "There is no reasoning parser \"loud\": use auto, none, think or harmony.");
+  EXPECT_EQ(reasoning.error().message,
+            "There is no reasoning parser \"loud\": use auto, none, think, gemma4 or harmony.");
 }
 
 }  // namespace

@@ -10,9 +10,6 @@
 namespace volley::serve {
 namespace {
 
-constexpr std::string_view kCallTag = "<tool_call>";
-constexpr std::string_view kCallEnd = "</tool_call>";
-
 // Reads reasoning, which comes first and once; the next stage gets the rest.
 //
 // Some models call a tool in the middle of a thought and stop. So whole calls at the end of a text with an open thought
@@ -20,7 +17,11 @@ constexpr std::string_view kCallEnd = "</tool_call>";
 class ReasoningStage final : public OutputStage {
  public:
   ReasoningStage(const OutputParser::Options& options, std::unique_ptr<OutputStage> next)
-      : options_(options), next_(std::move(next)) {}
+      : options_(options),
+        next_(std::move(next)),
+        think_(options.format->think_tags()),
+        call_(options.format->call_tags()),
+        begin_(think_.begin) {}
 
   void push(std::string_view text, OutputWriter& out) override {
     std::string input;  // text to read again, from behind the mark of a false call
@@ -40,7 +41,7 @@ class ReasoningStage final : public OutputStage {
     if (place_ == Place::kHead && !open()) next_->push(begin_.text(), out);
     if (place_ == Place::kHead && open() && begin_.in_marker()) out.reasoning(skip_space(begin_.text()));
     if (place_ == Place::kReasoning && !marker_.empty()) out.reasoning(blank_ + marker_);
-    if (place_ == Place::kCalls && announced_ && trim_end(held_).ends_with(kCallEnd)) {
+    if (place_ == Place::kCalls && announced_ && trim_end(held_).ends_with(call_.end)) {
       next_->push(held_, out);
     } else if (place_ == Place::kCalls) {
       out.reasoning(trim_end(held_));
@@ -52,7 +53,6 @@ class ReasoningStage final : public OutputStage {
   enum class Place { kHead, kReasoning, kCalls, kGap, kAnswer };
 
   bool open() const { return options_.reasoning == ReasoningStart::kOpen; }
-  bool tagged_calls() const { return options_.format->tags_calls(); }
 
   // Returns text to be read again.
   std::string step(char c, OutputWriter& out) {
@@ -60,7 +60,7 @@ class ReasoningStage final : public OutputStage {
     if (place_ == Place::kHead) {
       head(c, out);
     } else if (place_ == Place::kReasoning) {
-      reasoning(c, tagged_calls(), out);
+      reasoning(c, !call_.begin.empty(), out);
     } else if (!is_json_space(c)) {
       place_ = Place::kAnswer;
       next_->push({&c, 1}, out);
@@ -76,8 +76,8 @@ class ReasoningStage final : public OutputStage {
     if (step == MarkerHold::Step::kFound || open()) {
       place_ = Place::kReasoning;
       if (step == MarkerHold::Step::kFound) return;
-      for (const char h : skip_space(held)) reasoning(h, tagged_calls(), out);  // less than a marker
-      reasoning(c, tagged_calls(), out);
+      for (const char h : skip_space(held)) reasoning(h, !call_.begin.empty(), out);  // less than a marker
+      reasoning(c, !call_.begin.empty(), out);
     } else {
       place_ = Place::kAnswer;
       next_->push(held, out);
@@ -94,9 +94,9 @@ class ReasoningStage final : public OutputStage {
       return;
     }
     marker_ += c;
-    if (kThinkEnd.starts_with(marker_) || (may_call && kCallTag.starts_with(marker_))) {
-      if (marker_ == kThinkEnd) place_ = Place::kGap;
-      if (marker_ == kCallTag) begin_calls();
+    if (think_.end.starts_with(marker_) || (may_call && call_.begin.starts_with(marker_))) {
+      if (marker_ == think_.end) place_ = Place::kGap;
+      if (marker_ == call_.begin) begin_calls();
       return;
     }
     marker_.pop_back();
@@ -115,14 +115,14 @@ class ReasoningStage final : public OutputStage {
     held_ = std::exchange(blank_, {}) + std::exchange(marker_, {});
     probe_ = options_.format->stage(options_);
     probed_.emplace("");
-    probe_->push(kCallTag, *probed_);
+    probe_->push(call_.begin, *probed_);
   }
 
   // All of held_ may still be calls.
   std::string calls(char c, OutputWriter& out) {
     held_ += c;
-    if (held_.ends_with(kThinkEnd)) {
-      out.reasoning(trim_end(std::string_view(held_).substr(0, held_.size() - kThinkEnd.size())));
+    if (held_.ends_with(think_.end)) {
+      out.reasoning(trim_end(std::string_view(held_).substr(0, held_.size() - think_.end.size())));
       place_ = Place::kGap;
       return {};
     }
@@ -140,8 +140,10 @@ class ReasoningStage final : public OutputStage {
 
   const OutputParser::Options options_;
   std::unique_ptr<OutputStage> next_;
+  const ThinkTags think_;
+  const CallTags call_;
   Place place_ = Place::kHead;
-  MarkerHold begin_{kThink};
+  MarkerHold begin_;
   bool begun_ = false;  // reasoning other than white space has come
   std::string blank_;   // trailing white space of the reasoning
   std::string marker_;  // behind that: the beginning of </think>, or of a call
@@ -166,15 +168,26 @@ TextEnd end_of(const Finish& finish, std::span<const TokenId> stop_token_ids) {
 }
 
 OutputParser::OutputParser(const Options& options)
-    : out_(options.call_id_prefix, options.format->short_call_ids()), stage_(options.format->whole_stage(options)) {}
+    : format_(options.format),
+      out_(options.call_id_prefix, options.format->short_call_ids()),
+      stage_(options.format->whole_stage(options)) {}
 
 OutputDelta OutputParser::push(std::string_view text) {
   stage_->push(text, out_);
   return out_.take();
 }
 
+void OutputParser::read(TokenId mark) {
+  const std::string_view text = format_->spelling(mark);
+  if (text.empty()) {
+    stage_->mark(mark, out_);
+  } else {
+    stage_->push(text, out_);
+  }
+}
+
 OutputDelta OutputParser::mark(TokenId token) {
-  stage_->mark(token, out_);
+  read(token);
   return out_.take();
 }
 
@@ -182,7 +195,7 @@ OutputDelta OutputParser::push(std::string_view text, std::span<const Event::Mar
   size_t begin = 0;
   for (const Event::Mark& mark : marks) {
     stage_->push(text.substr(begin, mark.at - begin), out_);
-    stage_->mark(mark.token, out_);
+    read(mark.token);
     begin = mark.at;
   }
   return push(text.substr(begin));

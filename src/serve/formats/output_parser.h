@@ -4,14 +4,15 @@
 //
 // The text is Event::text, detokenized without special tokens. <tool_call>, <think> and their ends are ordinary added
 // tokens of Qwen's and DeepSeek's vocabularies and stay; <|python_tag|>, [TOOL_CALLS] and [ARGS] may be missing.
+// A format that needs tokens which text hides has them as marks, and as their letters (AnswerFormat::spelling()).
 //
 // Text outside of the format's form is content, with every character: markers that lead nowhere, objects without a
 // name, an end inside a call's head. An announced call stays a call; if it breaks off, its arguments are closed and the
 // rest is content (serve/formats/output_writer.h). White space directly before a call, after the last one, and around
 // reasoning belongs to the form and is dropped.
 //
-// Calls between <tool_call> marks inside the reasoning are reasoning, unless the text ends with them, whole, and the
-// reasoning was never closed. So deltas stop at such a mark until this is decided.
+// Calls between AnswerFormat::call_tags() inside the reasoning are reasoning, unless the text ends with them, whole,
+// and the reasoning was never closed. So deltas stop at such a mark until this is decided.
 #pragma once
 
 #include <memory>
@@ -34,7 +35,13 @@ enum class ReasoningStart {
   kOpen,    // the prompt ended with <think>
 };
 
-inline constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
+// Marks around thoughts.
+struct ThinkTags {
+  std::string_view begin = "<think>", end = "</think>";
+  std::string_view label = {};  // begin is a token and this
+
+  std::string_view token() const { return begin.substr(0, begin.size() - label.size()); }
+};
 
 // Why an answer's text ends. stop_token_ids: the client's own.
 TextEnd end_of(const Finish& finish, std::span<const TokenId> stop_token_ids);
@@ -76,6 +83,9 @@ class OutputParser {
   bool last_call_is_whole() const { return !out_.has_open_call(); }
 
  private:
+  void read(TokenId mark);
+
+  const std::shared_ptr<const AnswerFormat> format_;
   OutputWriter out_;
   std::unique_ptr<OutputStage> stage_;
 };

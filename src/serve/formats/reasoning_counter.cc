@@ -5,8 +5,9 @@
 #include "serve/formats/tool_call_scanner.h"
 
 namespace volley::serve {
-ReasoningCounter::ReasoningCounter(ReasoningStart start)
-    : place_(start == ReasoningStart::kOff      ? Place::kDone
+ReasoningCounter::ReasoningCounter(ReasoningStart start, ThinkTags tags)
+    : tags_(tags),
+      place_(start == ReasoningStart::kOff      ? Place::kDone
              : start == ReasoningStart::kClosed ? Place::kHead
                                                 : Place::kThinking) {}
 
@@ -21,26 +22,26 @@ void ReasoningCounter::push(std::string_view token) {
 void ReasoningCounter::begin(std::string_view token) {
   text_ += token;
   text_.erase(0, static_cast<size_t>(std::ranges::find_if_not(text_, is_json_space) - text_.begin()));
-  if (kThink.starts_with(text_) && text_.size() < kThink.size()) return;
-  place_ = text_.starts_with(kThink) ? Place::kThinking : Place::kDone;
-  const std::string rest = done() ? "" : text_.substr(kThink.size());
+  if (tags_.begin.starts_with(text_) && text_.size() < tags_.begin.size()) return;
+  place_ = text_.starts_with(tags_.begin) ? Place::kThinking : Place::kDone;
+  const std::string rest = done() ? "" : text_.substr(tags_.begin.size());
   text_.clear();
   if (!rest.empty()) think(rest);
 }
 
 // A token counts if it begins before the marker that ends the thoughts.
 void ReasoningCounter::think(std::string_view token) {
-  if (tokens_ == 0 && token == kThink) return;  // some models write it although the prompt ends with it
+  if (tokens_ == 0 && token == tags_.begin) return;  // some models write it although the prompt ends with it
   ++tokens_;
   starts_.push_back(text_.size());
   text_ += token;
-  if (const size_t end = text_.find(kThinkEnd); end != std::string::npos) {
+  if (const size_t end = text_.find(tags_.end); end != std::string::npos) {
     tokens_ -= std::ranges::count_if(starts_, [end](size_t start) { return start >= end; });
     place_ = Place::kDone;
     return;
   }
-  if (text_.size() < kThinkEnd.size()) return;
-  const size_t past = text_.size() - (kThinkEnd.size() - 1);
+  if (text_.size() < tags_.end.size()) return;
+  const size_t past = text_.size() - (tags_.end.size() - 1);
   text_.erase(0, past);
   std::erase_if(starts_, [past](size_t start) { return start < past; });
   for (size_t& start : starts_) start -= past;

@@ -23,10 +23,10 @@ class ThoughtCounter {
   int64_t tokens_ = 0;
 };
 
-// Thoughts between <think> and </think>.
+// Thoughts between marks.
 class ReasoningCounter final : public ThoughtCounter {
  public:
-  explicit ReasoningCounter(ReasoningStart start);
+  explicit ReasoningCounter(ReasoningStart start, ThinkTags tags = {});
 
   void push(TokenId token, const TokenText& text) override {
     if (!done()) push(text(token));
@@ -41,6 +41,7 @@ class ReasoningCounter final : public ThoughtCounter {
   void begin(std::string_view token);
   void think(std::string_view token);
 
+  const ThinkTags tags_;
   Place place_;
   std::string text_;            // the head; later the end of the thoughts, which may begin the marker
   std::vector<size_t> starts_;  // starts of its tokens in text_

@@ -1,121 +1,174 @@
-// Calls between <tool_call> and </tool_call>, any number, with text around them.
+// Calls between marks, any number, with text around them. The marks are data; a Scanner reads what stands between them.
 #pragma once
 
+#include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "serve/formats/answer_format.h"
 #include "serve/formats/tool_call_stages.h"
 
 namespace volley::serve {
 
-class TaggedCalls : public AnswerFormat {
- public:
-  explicit TaggedCalls(const FormatProbe& probe)
-      : AnswerFormat(true), tokens_(probe.shows("<tool_call>") && probe.shows("</tool_call>")) {}
+struct TextGrammar;  // see serve/api/custom_tool.h
 
-  bool tags_calls() const override { return true; }
-  std::string calls_rule(CallGrammar& grammar, bool free) const override;
-
- private:
-  const bool tokens_;  // grammars ask for the tokens, as the model was trained, not for their letters
+// All are literals that begin with '<' (but `tail`), and marks that text hides are spelt for the parser.
+struct CallMarks {
+  std::string_view section, section_end;  // around each call, or around all; models may leave them out. Empty: none
+  std::string_view call;                  // begins a call
+  std::string_view call_end = {};         // ends one, where the scanner does not read the end itself
+  std::string_view tail = {};             // may stand before call_end
+  bool several = false;                   // a section holds all calls
+  bool only_known_alone = false;          // without a section, a call counts if its tool is known
+  // Grammars write these behind the first mark, before the last one and between calls, as models were trained.
+  std::string_view lead = {}, trail = {}, between = {};
 };
 
-// A Scanner reads each call. With begin_bare(), "<f" may begin a call without <tool_call>.
+class TaggedCalls : public AnswerFormat {
+ public:
+  // others: further marks within calls; those that are tokens of the vocabulary are asked for and read as tokens.
+  TaggedCalls(const FormatProbe& probe, const CallMarks& marks, std::initializer_list<std::string_view> others = {});
+
+  CallTags call_tags() const override;
+  void plan(bool thoughts, GenerateRequest& request, OutputParser::Options& options) const override;
+  std::span<const TokenId> marks() const override { return hidden_; }
+  std::string_view spelling(TokenId token) const override;
+  std::string spelt(std::initializer_list<std::string_view> parts) const override;
+  std::string calls_rule(CallGrammar& grammar, bool free) const override;
+
+ protected:
+  static constexpr std::string_view kAnyText = "(?s:.*)";
+
+  bool hides(std::string_view mark) const;
+  // A grammar's rule for text of the expression, which the mark ends.
+  std::string ends_text(const std::string& rule, std::string_view expression, std::string_view mark) const;
+  // The same for a custom tool's input. line: stands before the mark.
+  std::string input_rule(const std::string& rule, const TextGrammar& input, std::string_view line,
+                         std::string_view mark) const;
+
+  const CallMarks marks_;
+
+ private:
+  std::map<std::string_view, TokenId> tokens_;
+  std::vector<TokenId> hidden_;  // tokens that text does not show
+};
+
 template <class Scanner>
 class TaggedStage final : public ByteStage {
  public:
-  explicit TaggedStage(Scanner unused) : unused_(std::move(unused)) {}
+  TaggedStage(const CallMarks& marks, Scanner unused) : marks_(marks), unused_(std::move(unused)) {}
 
   void finish(TextEnd end, OutputWriter& out) override {
     if (place_ == Place::kCall && !scanner_->announced()) {
-      push(give_up(out), out);
+      push(no_call(out), out);
       finish(end, out);
     } else if (place_ == Place::kCall) {
       const bool whole = scanner_->finish(end);
       out.arguments(scanner_->take_arguments());
       if (whole) out.end_call();
       if (end == TextEnd::kModel) out.content(scanner_->take_rest());
-    } else if (place_ == Place::kText && (begin_.in_marker() || !after_call_)) {
-      out.content(begin_.take());
+    } else if (place_ == Place::kText) {
+      const std::string_view text = skip_space(held_);
+      if (!after_call_ || !(text.empty() || (in_section_ && marks_.section_end.starts_with(text)))) out.content(held_);
     }
   }
 
  private:
-  enum class Place { kText, kCall, kAfterObject };
+  enum class Place { kText, kCall, kAfter };
+  enum class Head { kMore, kCall, kEnd, kNone };
 
   std::string step(char c, OutputWriter& out) override {
     if (place_ == Place::kCall) return call(c, out);
-    if (place_ == Place::kAfterObject) return after_object(c);
-    text(c, out);
+    held_ += c;
+    return place_ == Place::kAfter ? after() : text(out);
+  }
+
+  static bool begins(std::string_view text, std::string_view mark) { return !mark.empty() && mark.starts_with(text); }
+
+  // Whether held_ may become [section] call, or a section's end. REQUIRES: all shorter texts gave kMore.
+  Head head() {
+    std::string_view text = skip_space(held_);
+    alone_ = marks_.section.empty() || !text.starts_with(marks_.section);
+    if (!alone_) text = skip_space(text.substr(marks_.section.size()));
+    if (text == marks_.call) return Head::kCall;
+    if (text.empty() || begins(text, marks_.call) || (alone_ && begins(text, marks_.section))) return Head::kMore;
+    if (!alone_ || !in_section_ || !begins(text, marks_.section_end)) return Head::kNone;
+    return text == marks_.section_end ? Head::kEnd : Head::kMore;
+  }
+
+  std::string text(OutputWriter& out) {
+    const Head head = this->head();
+    if (head == Head::kMore) return {};
+    if (head == Head::kNone) return no_mark(out);
+    if (head == Head::kEnd) {
+      in_section_ = false;
+      held_.clear();
+      return {};
+    }
+    marker_ = std::exchange(held_, {});
+    scanner_.emplace(unused_);
+    if constexpr (requires { scanner_->only_known(); }) {
+      if (alone_ && !in_section_ && marks_.only_known_alone) scanner_->only_known();
+    }
+    place_ = Place::kCall;
     return {};
   }
 
-  void text(char c, OutputWriter& out) {
-    MarkerHold::Step step = begin_.push(c);
-    if constexpr (requires { scanner_->begin_bare(); }) {
-      if (step == MarkerHold::Step::kOther && c == 'f' && begin_.text().ends_with('<')) {
-        marker_ = begin_.take();
-        scanner_.emplace(unused_);
-        scanner_->begin_bare();  // "<f"
-        body_ = c;
-        place_ = Place::kCall;
-        return;
-      }
-    }
-    if (step == MarkerHold::Step::kOther) {
-      out.content(begin_.take());
-      after_call_ = false;
-      step = begin_.push(c);
-      if (step == MarkerHold::Step::kOther) out.content({&c, 1});
-    }
-    if (step == MarkerHold::Step::kFound) {
-      marker_ = begin_.take();
-      scanner_.emplace(unused_);
-      place_ = Place::kCall;
-    }
+  // held_ is content up to where another mark may begin. Returns the rest.
+  std::string no_mark(OutputWriter& out) {
+    after_call_ = in_section_ = false;
+    size_t end = held_.size() - skip_space(held_).size() + 1;
+    while (end < held_.size() && held_[end] != '<' && !is_json_space(held_[end])) ++end;
+    out.content(std::string_view(held_).substr(0, end));
+    return std::exchange(held_, {}).substr(end);
   }
 
   std::string call(char c, OutputWriter& out) {
     const ToolCallScanner::State state = scan_call(*scanner_, c, out);
     if (!scanner_->announced()) {
       body_ += c;
-      return state == ToolCallScanner::State::kBroken ? give_up(out) : std::string();
+      return state == ToolCallScanner::State::kBroken ? no_call(out) : std::string();
     }
     marker_.clear();
     body_.clear();
-    after_call_ = true;
-    if (state != ToolCallScanner::State::kReading) place_ = Place::kAfterObject;
+    after_call_ = in_section_ = true;
+    if (state != ToolCallScanner::State::kReading) place_ = marks_.call_end.empty() ? Place::kText : Place::kAfter;
     return state == ToolCallScanner::State::kBroken ? scanner_->take_rest() + c : std::string();
   }
 
   // The text was no call, so its marker is content. Returns the rest.
-  std::string give_up(OutputWriter& out) {
+  std::string no_call(OutputWriter& out) {
     out.content(std::exchange(marker_, {}));
-    after_call_ = false;
+    after_call_ = in_section_ = false;
     place_ = Place::kText;
     return std::exchange(body_, {});
   }
 
-  // A missing or misspelt end marker does not undo the call.
-  std::string after_object(char c) {
-    const MarkerHold::Step step = end_.push(c);
-    if (step == MarkerHold::Step::kHeld) return {};
+  // A missing or misspelt end mark does not undo the call.
+  std::string after() {
+    std::string_view text = skip_space(held_);
+    if (begins(text, marks_.tail)) return {};
+    if (!marks_.tail.empty() && text.starts_with(marks_.tail)) text = skip_space(text.substr(marks_.tail.size()));
+    if (text != marks_.call_end && marks_.call_end.starts_with(text)) return {};
     place_ = Place::kText;
-    std::string held = end_.take();
-    return step == MarkerHold::Step::kFound ? std::string() : held + c;
+    if (text == marks_.call_end) held_.clear();
+    return std::exchange(held_, {});
   }
 
+  const CallMarks marks_;
   const Scanner unused_;  // the state at each call's beginning
   std::optional<Scanner> scanner_;
   Place place_ = Place::kText;
-  MarkerHold begin_{"<tool_call>"};
-  MarkerHold end_{"</tool_call>"};
-  std::string marker_;       // marker of a call that is not announced yet, with white space before it
-  std::string body_;         // behind the marker, until the call is announced
+  std::string held_;         // undecided text
+  std::string marker_;       // marks of a call that is not announced yet, with white space before them
+  std::string body_;         // behind these, until the call is announced
+  bool alone_ = false;       // the call's mark stands without its section's
   bool after_call_ = false;  // no content came since the last call
+  bool in_section_ = false;  // the same, and no section ended since
 };
 
 }  // namespace volley::serve

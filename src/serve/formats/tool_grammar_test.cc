@@ -33,10 +33,6 @@ const std::string kCalledWeather =
     "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bonn\", \"days\": 3}}\n</tool_call>";
 const std::string kSay = "<tool_call>\n{\"name\": \"say \\\"hi\\\"\", \"arguments\": {\"city\": true}}\n</tool_call>";
 
-OutputFormat with_tokens(std::string_view name) {
-  return format_of(SilentEngine({"<tool_call>", "</tool_call>", "<think>", "</think>"}), name, "none");
-}
-
 OutputFormat hermes() {
   return format_named("hermes");
 }
@@ -184,6 +180,90 @@ TEST_F(ToolGrammarTest, QwenCoderTextAndToolsWithoutParameters) {
                             coder_call("write", parameter("text", "a</parameter>b"))});
 }
 
+// Texts of the two tools' calls in the forms of a table; `between` two of them.
+struct Marked {
+  std::string name, before, weather, say, between, after;
+
+  std::string of(const std::string& call) const { return before + call + after; }
+  std::string both() const {
+    return between.empty() && before.empty() ? weather + say : before + weather + between + say + after;
+  }
+  std::string with(std::string_view old, std::string_view now) const {
+    std::string call = weather;
+    return of(call.replace(call.find(old), old.size(), now));
+  }
+};
+
+const std::vector<Marked>& marked_forms() {
+  static const auto json_call = [](const std::string& head, const std::string& tail, bool first) {
+    return head + (first ? "weather" : "say \"hi\"") + tail +
+           (first ? R"({"city": "Bonn", "days": 3})" : R"({"city": true})");
+  };
+  static const std::vector<Marked> kForms = {
+      {"deepseek_v3", "<｜tool▁calls▁begin｜>",
+       json_call("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", true) + "<｜tool▁call▁end｜>",
+       json_call("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", false) + "<｜tool▁call▁end｜>", "", "<｜tool▁calls▁end｜>"},
+      {"kimi_k2", "<|tool_calls_section_begin|>",
+       json_call("<|tool_call_begin|>functions.", ":0<|tool_call_argument_begin|>", true) + "<|tool_call_end|>",
+       json_call("<|tool_call_begin|>functions.", ":12<|tool_call_argument_begin|>", false) + "<|tool_call_end|>", "",
+       "<|tool_calls_section_end|>"},
+      {"glm45", "",
+       "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Bonn</arg_value>\n<arg_key>days</arg_key>\n"
+       "<arg_value>3</arg_value>\n</tool_call>",
+       "<tool_call>say \"hi\"\n<arg_key>city</arg_key>\n<arg_value>true</arg_value>\n</tool_call>", "\n", ""},
+      {"minimax_m2", "<minimax:tool_call>\n",
+       "<invoke name=\"weather\">\n<parameter name=\"city\">Bonn</parameter>\n<parameter name=\"days\">3</parameter>\n"
+       "</invoke>",
+       "<invoke name=\"say \"hi\"\">\n<parameter name=\"city\">true</parameter>\n</invoke>", "\n",
+       "\n</minimax:tool_call>"},
+      {"gemma4", "", "<|tool_call>call:weather{city:<|\"|>Bonn<|\"|>,days:3}<tool_call|>",
+       "<|tool_call>call:say \"hi\"{city:true}<tool_call|>", "", ""},
+  };
+  return kForms;
+}
+
+TEST_F(ToolGrammarTest, FormsOfATable) {
+  for (const Marked& form : marked_forms()) {
+    const OutputFormat format = format_named(form.name);
+    const GrammarSpec required = grammar(format, kRequired), named = grammar(format, kNamed);
+    expect_accepted(required, {form.of(form.weather), form.of(form.say), form.both(), form.with("Bonn", "Köln")});
+    expect_refused(required,
+                   {"", "Hello.", kCalledWeather, form.of(form.weather) + " Bye.", form.with("Bonn", "Berlin"),
+                    form.with("3", "10"), form.with("weather", "other"), form.with("days", "hours")});
+    expect_accepted(named, {form.of(form.weather)});
+    expect_refused(named, {form.of(form.say), form.both()});
+    expect_refused(grammar(format, kRequiredOne), {form.both()});
+    const GrammarSpec allowed = grammar(format, kAutoAllowed);
+    expect_accepted(allowed, {"", "Hello <b>.", "Hm: " + form.of(form.weather)});
+    expect_refused(allowed, {form.of(form.say), form.before.empty() ? form.weather.substr(0, 12) + "x" : form.of("x")});
+    if (form.name != "gemma4") {
+      expect_accepted(grammar(format, kNamed, ReasoningStart::kOpen), {"Hm.</think>\n" + form.of(form.weather)});
+    }
+  }
+  const GrammarSpec open = grammar(format_named("gemma4"), kNamed, ReasoningStart::kClosed);
+  const std::string weather = marked_forms().back().weather;
+  expect_accepted(open, {weather, "<|channel>thought\nHm.\n<channel|>" + weather});
+  expect_refused(open, {"Hm." + weather, "<|channel>" + weather});
+}
+
+// Gemma's values are no JSON, so a grammar of their own follows the schema.
+TEST_F(ToolGrammarTest, GemmaValues) {
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {
+    "type": "object", "required": ["b"], "$defs": {"t": {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}}},
+    "properties": {"a": {"type": ["string", "null"]}, "b": {"type": "array", "items": {"enum": ["x", "y"]}},
+      "c": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}},
+      "d": {}, "e": {"$ref": "#/$defs/t"}}}}}, {"type": "function", "function": {"name": "free"}},
+    {"type": "function", "function": {"name": "any", "parameters": {"type": "object"}}}])";
+  const GrammarSpec required = grammar(format_named("gemma4"), kRequired, ReasoningStart::kOff, tools);
+  const auto call = [](const std::string& text) { return "<|tool_call>call:" + text + "<tool_call|>"; };
+  expect_accepted(required, {call("f{b:[]}"), call(R"(f{a:null,b:[<|"|>x<|"|>,<|"|>y<|"|>]})"),
+                             call(R"(f{a:<|"|>{"q": [1]},b:<|"|>,b:[],c:{n:4,s:<|"|><|"|>},d:[{k:true},1.5]})"),
+                             call("f{b:[],e:{t:{t:{}}}}"), call("free{}"), call(R"(any{k:{l:[1]},m:<|"|>n<|"|>})")});
+  expect_refused(required, {call("f{}"), call("f{a:null}"), call("f{b:[],a:null}"), call(R"(f{b:[<|"|>z<|"|>]})"),
+                            call("f{b:[],c:{}}"), call("f{b:[],c:{n:1.5}}"), call("f{b:[],}"), call("f{,b:[]}"),
+                            call("free{a:1}"), call("f{b:[],e:{t:1}}")});
+}
+
 TEST_F(ToolGrammarTest, MistralLists) {
   const std::string weather = R"({"name": "weather", "arguments": {"city": "Bonn"}})";
   const std::string say = R"({"name": "say \"hi\"", "arguments": {"city": false}})";
@@ -222,13 +302,17 @@ TEST_F(ToolGrammarTest, CallsOrJson) {
       {coder(), tagged, tagged + "\n" + tagged},
       {llama(), bare, bare + "; " + bare},
       {mistral(false), list, list},
+      {format_named("kimi_k2"), marked_forms()[1].of(marked_forms()[1].weather), marked_forms()[1].both()},
+      {format_named("glm45"), marked_forms()[2].weather, marked_forms()[2].both()},
+      {format_named("gemma4"), marked_forms()[4].weather, marked_forms()[4].both()},
       {mistral(true), named, named + named}};
   const GrammarSpec trip =
       schema(nlohmann::ordered_json::parse(R"({"type": "object", "properties": {"name": {"type": "string"},
       "parameters": {"type": "integer"}, "n": {"type": "number"}}, "additionalProperties": false})"));
   for (const auto& [format, call, calls] : formats) {
     for (const ReasoningStart start : {ReasoningStart::kOff, ReasoningStart::kOpen}) {
-      const std::string lead = start == ReasoningStart::kOpen ? "Hm.</think>\n" : "";
+      const std::string lead =
+          start == ReasoningStart::kOpen ? "Hm." + std::string(format.answers->think_tags().end) + "\n" : "";
       const ToolRequest request = tool_request(R"("tool_choice": "auto")");
       ASSERT_TRUE(may_call_instead(request, format, start));
       const GrammarSpec either = calls_or(trip, request, format, start);
@@ -257,14 +341,16 @@ TEST_F(ToolGrammarTest, CallsOrJson) {
 // In any text that the masks allow, the parser finds calls whose arguments follow their schemas.
 TEST_F(ToolGrammarTest, RandomTextsParse) {
   std::mt19937 random(3);
-  for (const OutputFormat& format : {hermes(), llama(), coder(), mistral(false), mistral(true)}) {
+  std::vector<OutputFormat> formats = {hermes(), llama(), coder(), mistral(false), mistral(true)};
+  for (const Marked& form : marked_forms()) formats.push_back(format_named(form.name));
+  for (const OutputFormat& format : formats) {
     const auto types = tool_types(tool_request(kRequired), format);
     const GrammarSpec required = grammar(format, kRequired);
     int calls = 0;
     for (int round = 0; round < 40; ++round) {
       const auto walker = matcher(required);
       ASSERT_NE(walker, nullptr);
-      const std::string text = random_text(*walker, random, 400);
+      const std::string text = random_text(*walker, random, 4000);
       OutputParser parser({format.answers, ReasoningStart::kOff, "call_", types});
       std::vector<std::pair<std::string, std::string>> found;
       for (const OutputDelta& delta : {parser.push(text), parser.finish()}) {
@@ -290,17 +376,32 @@ TEST_F(ToolGrammarTest, RandomTextsParse) {
 // Qwen's vocabularies have the markers as tokens, which the model was trained to write instead of letters.
 class MarkerTokensTest : public testing::Test {
  protected:
+  class MarkerEngine final : public SilentEngine {
+   public:
+    MarkerEngine(const text::Tokenizer& tokenizer, const char* call) : SilentEngine({}, call), tokenizer_(tokenizer) {}
+    Result<std::vector<TokenId>> encode_within(std::string_view text, bool, const EncodeLimits&) const override {
+      return tokenizer_.encode(text, false);
+    }
+    std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override {
+      return tokenizer_.decode(ids, skip_special_tokens);
+    }
+
+   private:
+    const text::Tokenizer& tokenizer_;
+  };
+
   void SetUp() override {
     auto spec = json::parse(std::ifstream("models/pocket/tokenizer.json"));
     int id = kFirst;
-    for (const std::string marker : {"<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]"}) {
+    for (const std::string marker : {"<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]",
+                                     "<|tool_call>", "<tool_call|>", "<|\"|>", "<|channel>", "<channel|>"}) {
       spec["added_tokens"].push_back({{"id", id++},
                                       {"content", marker},
                                       {"single_word", false},
                                       {"lstrip", false},
                                       {"rstrip", false},
                                       {"normalized", false},
-                                      {"special", marker[0] == '['}});
+                                      {"special", marker[0] == '[' || marker.find('|') != std::string::npos}});
     }
     tokenizer_ = text::load_tokenizer(spec);
     ASSERT_NE(tokenizer_, nullptr);
@@ -315,7 +416,7 @@ class MarkerTokensTest : public testing::Test {
     const auto matcher = tokenizer_->grammars()->compile(grammar);
     EXPECT_TRUE(matcher.ok()) << matcher.error().message << "\n" << grammar.text;
     if (!matcher.ok()) return false;
-    constexpr int kWords = (kFirst + 6 + 31) / 32;
+    constexpr int kWords = (kFirst + 11 + 31) / 32;
     std::vector<uint32_t> words((ids.size() + 1) * kWords);
     std::vector<text::TextEnd> ends(ids.size() + 1);
     const auto filled = (*matcher)->masks_along(ids, words.data(), kWords, ends.data());
@@ -328,7 +429,7 @@ class MarkerTokensTest : public testing::Test {
 };
 
 TEST_F(MarkerTokensTest, CallsUseTheTokens) {
-  const GrammarSpec required = grammar(with_tokens("hermes"), kRequired);
+  const GrammarSpec required = grammar(format_of(MarkerEngine(*tokenizer_, ""), "hermes", "none"), kRequired);
   EXPECT_TRUE(accepts(required, kCalledWeather));
   EXPECT_TRUE(accepts(required, kCalledWeather + "\n" + kSay));
   EXPECT_FALSE(accepts(required, kCalledWeather + "\nBye."));
@@ -341,36 +442,37 @@ TEST_F(MarkerTokensTest, CallsUseTheTokens) {
 }
 
 TEST_F(MarkerTokensTest, TextAndReasoning) {
-  const GrammarSpec allowed = grammar(with_tokens("hermes"), kAutoAllowed);
+  const GrammarSpec allowed = grammar(format_of(MarkerEngine(*tokenizer_, ""), "hermes", "none"), kAutoAllowed);
   EXPECT_TRUE(accepts(allowed, "Hello."));
   EXPECT_TRUE(accepts(allowed, ""));
   EXPECT_TRUE(accepts(allowed, "Hm: " + kCalledWeather + "\n" + kCalledWeather + " Bye."));
   EXPECT_FALSE(accepts(allowed, kSay));
-  const GrammarSpec closed = grammar(with_tokens("hermes"), kNamed, ReasoningStart::kClosed);
+  const GrammarSpec closed =
+      grammar(format_of(MarkerEngine(*tokenizer_, ""), "hermes", "none"), kNamed, ReasoningStart::kClosed);
   EXPECT_TRUE(accepts(closed, kCalledWeather));
   EXPECT_TRUE(accepts(closed, "<think>\nHm.\n</think>\n\n" + kCalledWeather));
   EXPECT_TRUE(accepts(closed, "<think></think>" + kCalledWeather));
   EXPECT_FALSE(accepts(closed, "Hm." + kCalledWeather));
-  const GrammarSpec open = grammar(with_tokens("hermes"), kNamed, ReasoningStart::kOpen);
+  const GrammarSpec open =
+      grammar(format_of(MarkerEngine(*tokenizer_, ""), "hermes", "none"), kNamed, ReasoningStart::kOpen);
   EXPECT_TRUE(accepts(open, "Hm.\n</think>\n\n" + kCalledWeather));
   EXPECT_FALSE(accepts(open, kCalledWeather));
 }
 
+// Gemma's are special tokens, which text hides and no letters spell.
+TEST_F(MarkerTokensTest, GemmaCallsUseTheTokens) {
+  const OutputFormat format = format_of(MarkerEngine(*tokenizer_, ""), "gemma4", "gemma4");
+  const std::string weather = marked_forms().back().weather;
+  EXPECT_TRUE(accepts(grammar(format, kRequired), weather + marked_forms().back().say));
+  EXPECT_FALSE(accepts(grammar(format, kRequired), "call:weather{city:Bonn}"));
+  EXPECT_TRUE(accepts(grammar(format, kAutoAllowed), "Hm: " + weather));
+  const GrammarSpec closed = grammar(format, kNamed, ReasoningStart::kClosed);
+  EXPECT_TRUE(accepts(closed, "<|channel>thought\nHm.\n<channel|>" + weather));
+  EXPECT_FALSE(accepts(closed, "Hm." + weather));
+}
+
 // Mistral's markers are special tokens: text hides them, but calls are still found.
 TEST_F(MarkerTokensTest, MistralCallsUseTheTokensAndAreReadWithoutThem) {
-  class MarkerEngine final : public SilentEngine {
-   public:
-    MarkerEngine(const text::Tokenizer& tokenizer, const char* call) : SilentEngine({}, call), tokenizer_(tokenizer) {}
-    Result<std::vector<TokenId>> encode_within(std::string_view text, bool, const EncodeLimits&) const override {
-      return tokenizer_.encode(text, false);
-    }
-    std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override {
-      return tokenizer_.decode(ids, skip_special_tokens);
-    }
-
-   private:
-    const text::Tokenizer& tokenizer_;
-  };
   const OutputFormat format = format_of(MarkerEngine(*tokenizer_, "[TOOL_CALLS]volley_probe"), "mistral", "none");
   const GrammarSpec named = grammar(format, kRequired);
   const std::string calls = R"([TOOL_CALLS]weather[ARGS]{"city": "Bonn"}[TOOL_CALLS]say "hi"[ARGS]{"city": true})";
