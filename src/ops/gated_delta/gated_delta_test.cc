@@ -1,7 +1,7 @@
 // Protects: values against an fp64 oracle; outputs and states have the same bits however a sequence's rows are divided
 // into calls and however many drafted rows were wrong; a slot's old contents reach no other sequence. The same for the
 // CUDA kernel's threads, over blocks that are simulated here.
-#include "ops/gated_delta/gated_delta_simulated.h"
+#include "ops/gated_delta/gated_delta_simulated_for_test.h"
 #include "ops/gated_delta/gated_delta_testing.h"
 #include "ops/instruction_sets_for_test.h"
 
