@@ -27,10 +27,6 @@ Result<std::string> AnswerFormat::render(const Engine& engine, Conversation chat
   for (ChatMessage& message : chat.messages) {
     if (message.role == "developer") message.role = "system";
   }
-  // DeepSeek's and Kimi's templates have another name for the variable.
-  std::string& variables = chat.template_kwargs_json;
-  const std::string thinks(variables.empty() ? "" : find_member(variables, "enable_thinking"));
-  if (!thinks.empty()) add_variable(variables, "thinking", thinks);
   return engine.render_chat(for_template(chat, cancelled));
 }
 

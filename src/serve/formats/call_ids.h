@@ -1,4 +1,4 @@
-// Ids of tool calls for Mistral's templates, which only take nine letters and digits. Pure functions.
+// Ids of tool calls for templates that only take some: Mistral's nine letters and digits, Kimi's counted names. Pure.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace volley::serve {
 // Returns an id of this form unchanged; any other gives nine letters and digits, always the same.
 std::string short_call_id(std::string_view id);
 
+void shorten_call_ids(std::vector<ChatMessage>& messages);
 // Makes the history's ids "functions.NAME:N", counted over its calls.
 void count_call_ids(std::vector<ChatMessage>& messages);
-void shorten_call_ids(std::vector<ChatMessage>& messages);
 
 }  // namespace volley::serve

@@ -125,7 +125,6 @@ class NamedCalls final : public TaggedCalls {
         form_(form) {}
 
   std::shared_ptr<const AnswerFormat> without_calls() const override {
-    if (form_.think.label.empty()) return plain_answers();
     auto same = std::make_shared<NamedCalls>(*this);
     same->calls_ = false;
     return same;
@@ -133,11 +132,15 @@ class NamedCalls final : public TaggedCalls {
   ThinkTags think_tags() const override { return form_.think; }
   Result<std::string> render(const Engine& engine, Conversation chat,
                              const std::atomic<bool>* cancelled) const override {
+    std::string& variables = chat.template_kwargs_json;
     if (form_.counts_ids) {
       count_call_ids(chat.messages);
       const auto declared = typescript_tools(chat.tools_json);
-      if (declared) add_variable(chat.template_kwargs_json, "tools_ts_str", json_quote(*declared));
+      if (declared) add_variable(variables, "tools_ts_str", json_quote(*declared));
     }
+    // DeepSeek's and Kimi's templates have another name for the variable.
+    const std::string thinks(variables.empty() ? "" : find_member(variables, "enable_thinking"));
+    if (!form_.braces && !thinks.empty()) add_variable(variables, "thinking", thinks);
     return AnswerFormat::render(engine, std::move(chat), cancelled);
   }
   std::unique_ptr<OutputStage> stage(const OutputParser::Options& options) const override {

@@ -3,8 +3,8 @@
 
 #include <tuple>
 
-#include "serve/formats/call_ids.h"
 #include "serve/formats/output_parser_for_test.h"
+#include "serve/formats/template_engine_for_test.h"
 #include "serve/formats/typescript_tools.h"
 
 namespace volley::serve {
@@ -214,21 +214,25 @@ type tree = (_: parameters) => any;
   EXPECT_EQ(kwargs, R"({"b": 3, "a": 1})");
 }
 
-TEST(TaggedCalls, IdsOfAHistoryAreCounted) {
-  std::vector<ChatMessage> messages(4);
-  for (size_t i = 0; i < 4; i += 2) {
-    messages[i] = {"assistant", {}};
-    messages[i + 1] = {"tool", "x"};
+TEST(TaggedCalls, KimisPromptsCountCallsAndDeclareToolsInTypeScript) {
+  const TemplateEngine engine(
+      "{{ thinking }} {{ enable_thinking }} {{ tools_ts_str }}{% for m in messages %}"
+      "{% for c in m.tool_calls %}{{ c.id }} {% endfor %}{{ m.tool_call_id }};{% endfor %}");
+  Conversation chat;
+  chat.template_kwargs_json = R"({"enable_thinking": true})";
+  chat.tools_json = R"([{"type": "function", "function": {"name": "now"}}])";
+  chat.messages = {{"assistant", {}}, {"tool", "x"}, {"assistant", {}}, {"tool", "x"}};
+  chat.messages[0].calls = {call_json("a", "f", "{}"), call_json("b", "g", "{}")};
+  chat.messages[1].call_id = "b";
+  chat.messages[2].calls = {call_json("a", "f", "{}")};
+  chat.messages[3].call_id = "a";
+  for (const auto& answers : {answers_named("kimi_k2"), answers_named("kimi_k2")->without_calls()}) {
+    const auto text = answers->render(engine, chat, nullptr);
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    EXPECT_EQ(*text,
+              "True True # Tools\n\n## functions\nnamespace functions {\ntype now = (_: {}) => any;\n}\n"
+              "functions.f:0 functions.g:1 ;functions.g:1;functions.f:2 ;functions.f:2;");
   }
-  messages[0].calls = {R"({"id": "a", "function": {"name": "f", "arguments": "{}"}})",
-                       R"({"id": "b", "function": {"name": "g"}})"};
-  messages[1].call_id = "b";
-  messages[2].calls = {R"({"id": "a", "function": {"name": "f"}})"};
-  messages[3].call_id = "a";
-  count_call_ids(messages);
-  EXPECT_EQ(messages[0].calls[0], R"({"id":"functions.f:0","function":{"name": "f", "arguments": "{}"}})");
-  EXPECT_EQ(messages[1].call_id, "functions.g:1");
-  EXPECT_EQ(messages[3].call_id, "functions.f:2");
 }
 
 }  // namespace
