@@ -2,7 +2,7 @@
 
     python3 scripts/gguf_parity.py MODEL.gguf --prompts gsm8k_test.jsonl HumanEval.jsonl.gz [--lines FILE]
 
-Needs torch, transformers and gguf. Both compute in float32 with the values that the blocks stand for. transformers reads
+Needs torch, transformers, accelerate and gguf. Both compute in float32 with the values that the blocks stand for. transformers reads
 each prompt with Volley's answer at once: where its likeliest token is the answer's next one at every place, its own greedy
 answer is the same. A token whose logit is within 1e-5 of the likeliest one's is a tie, and counted as such.
 """
@@ -100,6 +100,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     tokenizer = tokenizer_of(options.model)
+    model = AutoModelForCausalLM.from_pretrained(options.model.parent, gguf_file=options.model.name, dtype=torch.float32)
     texts = [text for path in options.prompts for text in prompts_of(path, options.count)]
     lines = options.lines.read_text().splitlines() if options.lines else []
 
@@ -116,7 +117,6 @@ def main() -> int:
     print(f"{len(texts)} prompts and {len(lines)} lines tokenised, {wrong} differ", flush=True)
 
     answers = answers_of(options, prompts)
-    model = AutoModelForCausalLM.from_pretrained(options.model.parent, gguf_file=options.model.name, dtype=torch.float32)
     ties = others = 0
     for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         gaps = differences(model, prompt, answer)
