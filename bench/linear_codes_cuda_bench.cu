@@ -1,8 +1,8 @@
-// Products with 4-bit codes on a GPU beside those with bf16 weights, in the shapes of Qwen3-8B: of each shape enough
+// Products with codes on a GPU beside those with bf16 weights, in the shapes of Qwen3-8B: of each shape enough
 // distinct weights that none stays in the cache, in a CUDA graph, µs of one product. int4/32 has bf16 scales, as
-// --quantization int4 makes them; uint4/128 has zero points and fp16 scales, as AWQ's and GPTQ's files. "of_bandwidth":
-// of the bytes that are read. Prints one JSON object a line. Options: --tiles times every tile that fits; --portable
-// takes the kernels for GPUs without wgmma; --rows N.
+// --quantization int4 makes them; uint4/128 has zero points and fp16 scales, as AWQ's and GPTQ's files; the others are
+// those of GGUF's Q4_K, Q8_0 and Q6_K. "of_bandwidth": of the bytes that are read. Prints one JSON object a line.
+// Options: --tiles times every tile that fits; --portable takes the kernels for GPUs without wgmma; --rows N.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -89,7 +89,8 @@ void print_tiles(Device& device, const std::vector<ops::LinearWeight>& weights, 
                  TensorView y) {
   const int64_t rows = y.shape[0];
   const ops::LinearCudaPlan planned = ops::linear_codes_plan(weights[0], rows, false);
-  for (const ops::LinearTile& tile : ops::linear_codes_tiles(s.layout(), planned.split, false)) {
+  for (const ops::LinearTile& tile :
+       ops::linear_codes_tiles(s.layout(), planned.split, false, !weights[0].format.is_nibbles())) {
     ops::LinearCudaPlan plan = planned;
     plan.tile = tile;
     plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
@@ -119,7 +120,9 @@ int main(int argc, char** argv) {
   std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
   const Buffer x = allocate(device, kMaxRows * 12288 * 2), y = allocate(device, kMaxRows * kMaxWidth * 4);
   bench::fill_bf16(device, x.data(), kMaxRows * 12288, 7, 1.0f);
-  const ops::WeightFormat formats[] = {DType::kBF16, ops::kInt4Weights, ops::WeightFormat(DType::kI4, 1, 128, true)};
+  const ops::WeightFormat formats[] = {
+      DType::kBF16,       ops::kInt4Weights, ops::WeightFormat(DType::kI4, 1, 128, true),
+      ops::kInt4Minimums, ops::kInt8Weights, ops::kInt6Weights};
   for (const Shape& s : kShapes) {
     for (const ops::WeightFormat& format : formats) {
       std::vector<ops::LinearWeight> weights = weights_of(device, s, format);

@@ -1,9 +1,13 @@
 #include "gguf/header.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
+#include <ctime>
+#include <mutex>
 #include <set>
 
 #include "base/file.h"
@@ -368,15 +372,47 @@ std::vector<std::string> Header::keys() const {
   return keys;
 }
 
+namespace {
+
+// The header that was read last. A start asks for one many times.
+struct LastHeader {
+  std::mutex mutex;
+  std::string path;
+  struct stat file = {};
+  std::optional<Header> header;
+};
+LastHeader last_header;
+
+bool is_unchanged(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
+         a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
+}
+
+}  // namespace
+
+void forget_headers() {
+  const std::lock_guard lock(last_header.mutex);
+  last_header.header.reset();
+}
+
 Result<Header> read_header(const std::string& path) {
   VOLLEY_ASSIGN(const OpenFile file, open_regular_file(path));
-  for (uint64_t room = uint64_t{1} << 20;; room *= 16) {
+  struct stat now = {};
+  ::fstat(file.fd.get(), &now);
+  const std::lock_guard lock(last_header.mutex);
+  if (last_header.header && last_header.path == path && is_unchanged(last_header.file, now)) return *last_header.header;
+  for (uint64_t room = uint64_t{1} << 20;; room *= 4) {
     auto bytes = std::make_shared<std::vector<std::byte>>(std::min({room, uint64_t{file.bytes}, kMaxHeaderBytes}));
     VOLLEY_ASSIGN(const size_t got, read_at(file, 0, bytes->data(), bytes->size(), path));
     if (got != bytes->size()) return data_loss(path + " was cut short while it was read: start again.");
     VOLLEY_ASSIGN(std::optional<Header> header, Header::parse(*bytes, file.bytes, path));
     if (header) {
       header->bytes_ = std::move(bytes);
+      // A file of this moment may be written again without another time.
+      last_header.header.reset();
+      if (std::time(nullptr) - now.st_mtim.tv_sec > 1) last_header.header = *header;
+      last_header.path = path;
+      last_header.file = now;
       return *std::move(header);
     }
     if (room >= kMaxHeaderBytes) {

@@ -91,8 +91,10 @@ class Header {
   std::shared_ptr<const std::vector<std::byte>> bytes_;  // read_header()'s bytes
 };
 
-// Errors as Header::parse() and open_regular_file(); kDataLoss for a Git LFS pointer.
+// Errors as Header::parse() and open_regular_file(); kDataLoss for a Git LFS pointer. The last header is kept for the
+// next call that names its unchanged file, until forget_headers() gives its memory back. Any thread.
 Result<Header> read_header(const std::string& path);
+void forget_headers();
 
 // A model in one file, or in the parts NAME-00001-of-00003.gguf and so on.
 struct File {

@@ -4,6 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "gguf/config.h"
 
@@ -177,6 +178,15 @@ std::string dumped(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+// The members of the object of ids: a map of them takes most of a small model's start.
+std::string vocabulary(const std::vector<std::string_view>& tokens) {
+  std::string members;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    members += (i == 0 ? "" : ",") + dumped(tokens[i]) + ":" + std::to_string(i);
+  }
+  return members;
+}
+
 }  // namespace
 
 Result<std::string> tokenizer_json(const File& file) {
@@ -210,14 +220,16 @@ Result<std::string> tokenizer_json(const File& file) {
     return unimplemented(file.path() + " has a tokenizer of the kind \"" + model +
                          "\", which is not built; built are gpt2 and llama" + instead);
   }
-  json& vocabulary = tokenizer["model"]["vocab"] = json::object();
-  for (size_t i = 0; i < tokens.size(); ++i) vocabulary.emplace(tokens[i], i);
-  if (vocabulary.size() != tokens.size()) {
+  if (std::unordered_set<std::string_view>(tokens.begin(), tokens.end()).size() != tokens.size()) {
     return data_loss(file.path() + ": two tokens of \"tokenizer.ggml.tokens\" are alike: the file is damaged.");
   }
   tokenizer["version"] = "1.0";
   tokenizer["added_tokens"] = added_tokens(tokens, types);
-  return dumped(tokenizer);
+  tokenizer["model"]["vocab"] = nullptr;
+  // Quotes inside of strings have a backslash before them, so that this is the member's name.
+  constexpr std::string_view kPlace = "\"vocab\":null";
+  std::string text = dumped(tokenizer);
+  return text.replace(text.find(kPlace), kPlace.size(), "\"vocab\":{" + vocabulary(tokens) + "}");
 }
 
 std::string tokenizer_config_json(const File& file) {

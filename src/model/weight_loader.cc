@@ -168,6 +168,11 @@ ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, c
   }
   result.codes = [matrix, rows, first, columns, group = storage.group_k](int64_t row, const ops::CodedRow& out) {
     const auto groups = static_cast<size_t>(matrix->groups());
+    if (first == 0 && matrix->format().group == group && out.scales.size() == groups) {
+      matrix->read({(*rows)[row], first, columns}, out.codes.data(), out.scales.data(), out.zeros.data(),
+                   out.minimums.data());
+      return;
+    }
     std::vector<float> scales(groups), minimums(out.minimums.empty() ? 0 : groups);
     std::vector<uint8_t> zeros(out.zeros.empty() ? 0 : groups);
     matrix->read({(*rows)[row], first, columns}, out.codes.data(), scales.data(), zeros.data(), minimums.data());

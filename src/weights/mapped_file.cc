@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -91,9 +92,13 @@ void MappedFile::drop(std::span<const std::byte> range) const {
   if (range.empty()) return;
   VOLLEY_CHECK(contains(range.data()) && range.size() <= static_cast<size_t>(data_ + size_ - range.data()));
   if (!mapped_) return;
-  const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;
+  // Linux maps up to so much around each page that is read.
+  constexpr uintptr_t kAround = 64 << 10;
+  const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)), around = std::max(kAround, page);
+  const uintptr_t first = reinterpret_cast<uintptr_t>(data_), last = (first + size_ + page - 1) / page * page;
+  const uintptr_t begin = std::max(first, reinterpret_cast<uintptr_t>(range.data()) / around * around);
+  const uintptr_t end =
+      std::min(last, (reinterpret_cast<uintptr_t>(range.data()) + range.size() + around - 1) / around * around);
   // This is advice: a system that ignores it only uses more memory.
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }

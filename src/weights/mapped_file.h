@@ -25,8 +25,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   bool contains(const std::byte* p) const { return p >= data_ && p < data_ + size_; }
 
-  // Gives back the memory of the whole pages inside `range`, which must lie in bytes(). They can still be read; the
-  // system then loads them from the file again.
+  // Gives back the memory of the pages of `range`, which must lie in bytes(), and of a few around it. They can still be
+  // read; the system then loads them from the file again.
   void drop(std::span<const std::byte> range) const;
 
  private:

@@ -14,7 +14,7 @@ namespace volley::ops {
 namespace {
 
 bool is_codes(const WeightFormat& format) {
-  return format.is_nibbles() || is_byte_codes(format);
+  return lies_in_halves(format) || is_byte_codes(format);
 }
 
 // Element of an expert's bf16 panels that holds (packed row, k).
@@ -332,6 +332,7 @@ bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& ro
   const GpuInfo& gpu = stream.gpu();
   const WeightFormat &in = call.gate_up.format, &out = call.down.format;
   const bool codes = is_codes(in);
+  if (lies_in_halves(in) && !in.is_nibbles()) return false;  // one kernel of both is not built for these
   if (in != out && !(is_byte_codes(in) && is_byte_codes(out)) && (codes || is_codes(out))) return false;
   const bool tiles = grouped_cuda_kernel(gpu, call.gate_up, call.x.values.dtype) == LinearKernel::kTiles &&
                      grouped_cuda_kernel(gpu, call.down, call.inner.dtype) == LinearKernel::kTiles;

@@ -17,7 +17,8 @@ struct CodeExpertsArgs {
   CodeKind gate_up, down;  // kinds of one format; for e4m3, groups may differ
 };
 
-// As grouped_linear(); the first chooses, and grouped_codes_tiles_cuda() leaves e4m3 to grouped_bytes_tiles_cuda().
+// As grouped_linear(); the first chooses, and grouped_codes_tiles_cuda() leaves e4m3 and integers of more than 4
+// bits to grouped_bytes_tiles_cuda().
 void grouped_codes_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                         const GroupedCall& call, const End& end);
 void grouped_codes_tiles_cuda(Stream& stream, const GroupedCodeArgs& args, GroupedTileSize size, int processors);

@@ -1,4 +1,4 @@
-// Grouped products with e4m3 codes on sm_90a.
+// Grouped products with e4m3 codes, and with integers of more than 4 bits, on sm_90a.
 //
 // One warp copies, and a kernel has two tile heights. With more copying warps or heights the compiler runs out of
 // registers, and makes each product wait for the one before.
@@ -7,13 +7,24 @@
 namespace volley::ops {
 namespace {
 
+template <PanelEnd kEnd, int kMostRows, int... kRows>
+void launch(Stream& stream, const GroupedCodeArgs& args, int processors) {
+  if (args.codes.bytes) {
+    using Shape = CodeShape<2, kMostRows, kEnd, true, 1>;
+    return launch_grouped_tiles<Shape, CodeWeights<codes::Bytes>, kRows...>(stream, args, processors);
+  }
+  codes::with_reading<true>(args.codes, [&](auto reading) {
+    using Shape = CodeShape<2, kMostRows, kEnd, false, 1, true>;
+    launch_grouped_tiles<Shape, CodeWeights<decltype(reading)>, kRows...>(stream, args, processors);
+  });
+}
 template <PanelEnd kEnd>
 void launch_few(Stream& stream, const GroupedCodeArgs& args, int processors) {
-  launch_grouped_tiles<CodeShape<2, 64, kEnd, true, 1>, CodeWeights<codes::Bytes>, 16, 64>(stream, args, processors);
+  launch<kEnd, 64, 16, 64>(stream, args, processors);
 }
 template <PanelEnd kEnd>
 void launch_many(Stream& stream, const GroupedCodeArgs& args, int processors) {
-  launch_grouped_tiles<CodeShape<2, 128, kEnd, true, 1>, CodeWeights<codes::Bytes>, 64, 128>(stream, args, processors);
+  launch<kEnd, 128, 64, 128>(stream, args, processors);
 }
 
 }  // namespace

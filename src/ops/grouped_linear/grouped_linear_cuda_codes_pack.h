@@ -10,10 +10,10 @@
 
 namespace volley::ops {
 
-constexpr int64_t grouped_codes_expert_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
+inline int64_t grouped_codes_expert_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
   const int64_t blocks = (k + kBlockK - 1) / kBlockK, panels = grouped_cuda_panels(n, layout);
   if (is_byte_codes(format)) return panels * byte_block_at(blocks, pairs_share_scales(format));
-  return panels * blocks * 2 * code_half_bytes(code_words(format));
+  return panels * blocks * 2 * code_half_bytes(format);
 }
 
 // As pack_experts(), of a `w` that lacks its memory alone. On any device: what becomes packed is made on the host.

@@ -5,12 +5,12 @@
 namespace volley::ops {
 namespace {
 
-// kE4M3: e4m3 instead of 4-bit codes.
+// kE4M3: e4m3 instead of integers and e2m1.
 template <bool kE4M3>
 struct Codes {
   using Args = GroupedCodeArgs;
   static __host__ __device__ const GroupedArgs& grouped(const Args& args) { return args.grouped; }
-  static constexpr int kMostBytes = kE4M3 ? kMostByteBlock : 2 * code_half_bytes(kMostCodeWords);
+  static constexpr int kMostBytes = kE4M3 ? kMostByteBlock : 2 * most_half_bytes(true);
 
   const CodeKind& kind;
   codes::StoredCodes<codes::Bytes> bytes;  // for e4m3: state left by the block before
@@ -18,7 +18,7 @@ struct Codes {
   explicit __device__ Codes(const Args& args) : kind(args.codes) {}
   __device__ int64_t block_at(int block) const {
     if constexpr (kE4M3) return byte_block_at(block, kind.pairs_share);
-    return static_cast<int64_t>(block) * 2 * code_half_bytes(kind.words);
+    return static_cast<int64_t>(block) * 2 * kind.half_bytes();
   }
 
   template <int kThreads>
@@ -43,7 +43,7 @@ struct Codes {
       }
       codes::widen(kind, bytes, a);
     } else {
-      widen_half(kind, stage + warp / 2 * code_half_bytes(kind.words), warp % 2, a);
+      widen_half(kind, stage + warp / 2 * kind.half_bytes(), warp % 2, a);
     }
 #pragma unroll
     for (int k = 0; k < kBlockK / 16; k += 2) fragments::multiply32(sums, a[k], a[k + 1], stage + kMostBytes, k);

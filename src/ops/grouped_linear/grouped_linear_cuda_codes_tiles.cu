@@ -22,7 +22,7 @@ void launch_many(Stream& stream, const GroupedCodeArgs& args, int processors) {
 }  // namespace
 
 void grouped_codes_tiles_cuda(Stream& stream, const GroupedCodeArgs& args, GroupedTileSize size, int processors) {
-  if (args.codes.bytes) return grouped_bytes_tiles_cuda(stream, args, size, processors);
+  if (args.codes.bytes || args.codes.bits > 4) return grouped_bytes_tiles_cuda(stream, args, size, processors);
   const bool pairs = args.grouped.layout == LinearLayout::kGateUp;
   const bool few = size == GroupedTileSize::kFewRows;
   if (!pairs) {

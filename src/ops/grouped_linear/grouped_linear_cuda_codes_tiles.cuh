@@ -8,13 +8,14 @@
 
 namespace volley::ops {
 
-// kCopyWarps: warps that copy weights, stage by stage in turn. kBytes: e4m3 instead of 4-bit codes.
+// kCopyWarps: warps that copy weights, stage by stage in turn. kBytes: e4m3 instead of 4-bit codes. kWide: integers of
+// more bits.
 template <int kPanels_, int kMaxRows_, PanelEnd kEnd_, bool kBytes_ = false,
-          int kCopyWarps_ = (kMaxRows_ > 128 ? 1 : 4)>
+          int kCopyWarps_ = (kMaxRows_ > 128 ? 1 : 4), bool kWide_ = false>
 struct CodeShape : GroupedShape<kPanels_, kMaxRows_, kEnd_> {
   using Base = GroupedShape<kPanels_, kMaxRows_, kEnd_>;
   static constexpr bool kBytes = kBytes_;
-  static constexpr int kMostBlockBytes = kBytes ? kMostByteBlock : 2 * code_half_bytes(kMostCodeWords);
+  static constexpr int kMostBlockBytes = kBytes ? kMostByteBlock : 2 * most_half_bytes(kWide_);
   static constexpr int kWeightBytes = (kPanels_ * kMostBlockBytes + 1023) / 1024 * 1024;
   static constexpr int kNSideAt = kWeightBytes;
   static constexpr int kStageBytes = kWeightBytes + kMaxRows_ * 128;
@@ -32,7 +33,7 @@ __device__ __forceinline__ void copy_codes(const Ring& ring, RingWriter& writer,
                                            const CodeKind& codes, const GroupedTile& tile, int warp) {
   using namespace hopper;
   const int panels = min(Shape::kPanels, args.panels - tile.panel);
-  const int panel_step = Shape::kBytes ? kMostByteBlock : 2 * code_half_bytes(codes.words);  // in a stage
+  const int panel_step = Shape::kBytes ? kMostByteBlock : 2 * codes.half_bytes();  // in a stage
   const int64_t panel_bytes = Shape::kBytes ? byte_block_at(args.k_blocks, codes.pairs_share)
                                             : static_cast<int64_t>(args.k_blocks) * panel_step;
   const uint8_t* from = args.weights + tile.expert * args.expert_bytes + tile.panel * panel_bytes;
@@ -61,7 +62,7 @@ __device__ __forceinline__ void sum_codes(const Ring& ring, RingReader& reader, 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const uint32_t stages = hopper::shared_address(ring.stages);
   const OwnCodes own = Shape::kBytes ? OwnCodes{codes, stages + warp / 4 * kMostByteBlock, warp % 4}
-                                     : OwnCodes{codes, stages + warp / 2 * code_half_bytes(codes.words), warp % 2};
+                                     : OwnCodes{codes, stages + warp / 2 * codes.half_bytes(), warp % 2};
   consume_codes_as<GroupedColumns<Shape, kRows>, Reading>(ring, reader, own, k_blocks, sums);
   if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
   reader.held = -1;

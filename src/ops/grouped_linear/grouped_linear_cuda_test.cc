@@ -46,7 +46,8 @@ TEST(GroupedLinearCuda, PortableKernelGivesTheSameBits) {
 
 TEST(GroupedLinearCuda, CodesGiveTheBitsOfTheWidenedWeights) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (const WeightFormat& format : {kMxfp4Weights, WeightFormat(DType::kI4, 1, 128, true), kInt4Minimums}) {
+  for (const WeightFormat& format :
+       {kMxfp4Weights, WeightFormat(DType::kI4, 1, 128, true), kInt4Minimums, kInt6Weights, kInt8Minimums}) {
     for (const Product& p : {kIn, kOut}) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1000, 520}, {74, 77}}) {
         Experts codes(device, 16, n, k, kBF16, p.layout), plain(device, 16, n, k, kBF16, p.layout);
@@ -136,8 +137,8 @@ TEST(GroupedLinearCuda, CodesInOneKernelGiveTheBitsOfTheWidenedWeights) {
         std::move(pack_experts(device, parts, kExperts, k, as_codes ? format : WeightFormat(kBF16), layout)).value();
     return w;
   };
-  for (const WeightFormat& format :
-       {kMxfp4Weights, kNvfp4Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 128, true), kInt4Minimums}) {
+  for (const WeightFormat& format : {kMxfp4Weights, kNvfp4Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 128, true),
+                                     kInt4Minimums, kInt8Weights, kInt6Weights, kInt6Minimums, kInt8Minimums}) {
     const Experts gate_up = weights(2 * inner, hidden, LinearLayout::kGateUp, format, true);
     const Experts down = weights(hidden, inner, LinearLayout::kPlain, format, true);
     const Experts plain_gate_up = weights(2 * inner, hidden, LinearLayout::kGateUp, format, false);

@@ -69,12 +69,13 @@ inline std::vector<WeightRows> coded_parts(const ExpertWeights& w, bool as_value
   for (int64_t i = first * each; i < (first + w.experts) * each; ++i) {
     WeightRows part;
     part.rows = rows;
-    part.codes = [=, zeros = w.format.zeros, minimums = w.format.minimums, nibbles = w.format.is_nibbles()](
-                     int64_t row, const CodedRow& out) {
+    part.codes = [=, zeros = w.format.zeros, minimums = w.format.minimums, type = w.format.code,
+                  bits = w.format.code_bits()](int64_t row, const CodedRow& out) {
       const int64_t at = (i * rows + row) * 7919;
       for (int64_t c = 0; c < k; ++c) {
         const int64_t code = at + c * c / 3 + c;
-        out.codes[c] = static_cast<uint8_t>(nibbles ? code % 16 : code / 127 % 2 * 128 + code % 127);  // no NaN
+        out.codes[c] = static_cast<uint8_t>(type == DType::kF8E4M3 ? code / 127 % 2 * 128 + code % 127
+                                                                   : code % (1 << bits));  // no NaN
       }
       for (int64_t g = 0; g < groups; ++g) {
         out.scales[g] =
@@ -92,14 +93,16 @@ inline std::vector<WeightRows> coded_parts(const ExpertWeights& w, bool as_value
           const float scale = scales[c / group_k];
           if (format.code == DType::kF8E4M3) {
             values[c] = to_float(Float8E4M3{bits[c]}) * scale;
-          } else if (format.code == DType::kI4) {
-            values[c] = static_cast<float>(bits[c] - (format.zeros      ? zeros[c / group_k]
-                                                      : format.minimums ? 0
-                                                                        : 8)) *
-                        scale;
-            if (format.minimums) values[c] += minimums[c / group_k];
-          } else {
+          } else if (format.code == DType::kF4E2M1) {
             values[c] = kFloat4E2M1[bits[c] & 7] * (bits[c] < 8 ? scale : -scale);
+          } else {
+            const int zero = format.zeros                ? zeros[c / group_k]
+                             : format.code == DType::kI6 ? 32
+                             : format.minimums           ? 0
+                                                         : 8;
+            const int code = format.code == DType::kI8 ? static_cast<int8_t>(bits[c]) : bits[c] - zero;
+            values[c] = static_cast<float>(code) * scale;
+            if (format.minimums) values[c] += minimums[c / group_k];
           }
         }
       };

@@ -38,7 +38,12 @@ double bytes_per_value(const WeightFormat& format) {
 
 bool multiplies_as_stored(DeviceKind device, const WeightFormat& format) {
   if (!format.is_codes() || format.group_n != 1) return false;
-  if (device != DeviceKind::kCpu && (!format.is_nibbles() || (format.minimums && format.group_k < 32))) return false;
+  if (device != DeviceKind::kCpu) {
+    if (format.code == DType::kF8E4M3) return false;
+    // These have no kernel for groups of 16.
+    const bool large = format.code == DType::kI4 ? format.minimums : format.code == DType::kI8 && !format.minimums;
+    if (large && format.group_k < 32) return false;
+  }
   if (format.zeros && (format.code != DType::kI4 || format.minimums)) return false;
   if (format.minimums && (format.code == DType::kF8E4M3 || format.code == DType::kF4E2M1)) return false;
   const int group = format.group_k;

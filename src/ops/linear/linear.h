@@ -79,11 +79,11 @@ inline constexpr WeightFormat kFp8Rows = {DType::kF8E4M3, 1, 0};
 // The same with scales of blocks, for rows with a scale for each kScaleGroup columns; for codes of a checkpoint. Its
 // larger blocks are treated as several of these.
 inline constexpr WeightFormat kFp8Blocks = {DType::kF8E4M3, 32, kScaleGroup};
-// Codes for weights only, in groups of 16, 32, 64 or 128 columns. On CUDA half bytes; whole bytes only for experts.
+// Codes for weights only, in groups of 16, 32, 64 or 128 columns. On CUDA e4m3 only for experts.
 inline constexpr WeightFormat kFp8Weights = {DType::kF8E4M3, 1, 128};
 inline constexpr WeightFormat kInt4Weights = {DType::kI4, 1, 32};
-// The same of a checkpoint alone, such as blocks of GGUF files. On CUDA kI4 alone, with minimums in groups of 32 and
-// more.
+// The same of a checkpoint alone, such as blocks of GGUF files. On CUDA kI8 without and kI4 with minimums in groups of
+// 32 and more.
 inline constexpr WeightFormat kInt8Weights = {DType::kI8, 1, 32}, kInt6Weights = {DType::kI6, 1, 16};
 inline constexpr WeightFormat kInt4Minimums = {DType::kI4, 1, 32, false, true};
 inline constexpr WeightFormat kInt6Minimums = {DType::kI6, 1, 32, false, true};

@@ -27,26 +27,31 @@ float half(const std::byte* data) {
   return to_float(Float16{read<uint16_t>(data)});
 }
 
-// The i-th of 32 codes in 16 bytes: the lower halves are the first 16.
-int nibble(const std::byte* q, int i) {
-  return (byte_at(q, i % 16) >> (i / 16 * 4)) & 0xf;
+// 32 codes in 16 bytes, each less `from`: the lower halves are the first 16.
+void read_nibbles(const std::byte* q, int from, int8_t* codes) {
+  for (int i = 0; i < 16; ++i) {
+    codes[i] = static_cast<int8_t>((byte_at(q, i) & 0xf) - from);
+    codes[i + 16] = static_cast<int8_t>((byte_at(q, i) >> 4) - from);
+  }
 }
 // Codes of 5 bits: the fifth bits of all codes lie in a word before the others.
-int five_bits(const std::byte* q, int i) {
-  return nibble(q + 4, i) | static_cast<int>((read<uint32_t>(q) >> i) & 1) << 4;
+void read_five_bits(const std::byte* q, int from, int8_t* codes) {
+  const auto fifth = read<uint32_t>(q);
+  read_nibbles(q + 4, from, codes);
+  for (int i = 0; i < 32; ++i) codes[i] = static_cast<int8_t>(codes[i] + ((fifth >> i & 1) << 4));
 }
 
 // One group of 32 codes, each less `from`, in a block that begins with a scale.
-template <int (*kCode)(const std::byte*, int)>
+template <void (*kRead)(const std::byte*, int, int8_t*)>
 void read_group(const std::byte* block, const std::byte* q, int from, const Integers& to) {
   *to.scales = half(block);
-  for (int i = 0; i < 32; ++i) to.codes[i] = static_cast<int8_t>(kCode(q, i) - from);
+  kRead(q, from, to.codes);
 }
 // The same with a minimum after the scale.
-template <int (*kCode)(const std::byte*, int)>
+template <void (*kRead)(const std::byte*, int, int8_t*)>
 void read_group_and_minimum(const std::byte* block, const Integers& to) {
   *to.minimums = half(block + 2);
-  read_group<kCode>(block, block + 4, 0, to);
+  read_group<kRead>(block, block + 4, 0, to);
 }
 
 // A group's scale and minimum of 6 bits, of Q4_K and Q5_K.
@@ -64,11 +69,12 @@ void read_groups(const std::byte* block, const std::byte* high, const std::byte*
     const auto [scale, minimum] = group_of(block + 4, group);
     to.scales[group] = half(block) * static_cast<float>(scale);
     to.minimums[group] = -(half(block + 2) * static_cast<float>(minimum));
+    int8_t* codes = to.codes + group * 32;
     for (int i = 0; i < 32; ++i) {
-      int code = (byte_at(q, group / 2 * 32 + i) >> (group % 2 * 4)) & 0xf;
-      if (high != nullptr) code |= ((byte_at(high, i) >> group) & 1) << 4;
-      to.codes[group * 32 + i] = static_cast<int8_t>(code);
+      codes[i] = static_cast<int8_t>((byte_at(q, group / 2 * 32 + i) >> (group % 2 * 4)) & 0xf);
     }
+    if (high == nullptr) continue;
+    for (int i = 0; i < 32; ++i) codes[i] = static_cast<int8_t>(codes[i] | ((byte_at(high, i) >> group) & 1) << 4);
   }
 }
 
@@ -76,11 +82,13 @@ void read_q6_k(const std::byte* block, const Integers& to) {
   const std::byte *low = block, *high = block + 128, *scales = block + 192;
   const float d = half(block + 208);
   for (int i = 0; i < 16; ++i) to.scales[i] = d * static_cast<float>(read<int8_t>(scales + i));
-  for (int i = 0; i < 256; ++i) {
-    const int half_of = i / 128, quarter = i % 128 / 32, l = i % 32;
-    const int four = (byte_at(low, half_of * 64 + quarter % 2 * 32 + l) >> (quarter / 2 * 4)) & 0xf;
-    const int two = (byte_at(high, half_of * 32 + l) >> (quarter * 2)) & 3;
-    to.codes[i] = static_cast<int8_t>((four | two << 4) - 32);
+  for (int part = 0; part < 8; ++part) {
+    const int half_of = part / 4, quarter = part % 4;
+    const std::byte *four = low + half_of * 64 + quarter % 2 * 32, *two = high + half_of * 32;
+    for (int i = 0; i < 32; ++i) {
+      const int code = ((byte_at(four, i) >> (quarter / 2 * 4)) & 0xf) | ((byte_at(two, i) >> (quarter * 2)) & 3) << 4;
+      to.codes[part * 32 + i] = static_cast<int8_t>(code - 32);
+    }
   }
 }
 
@@ -88,8 +96,10 @@ void widen_mxfp4(const std::byte* block, float* y) {
   // Half the power of two, because the values are doubled.
   const uint32_t e = byte_at(block, 0);
   const auto d = std::bit_cast<float>(e < 2 ? uint32_t{0x00200000} << e : (e - 1) << 23);
+  int8_t codes[32];
+  read_nibbles(block + 1, 0, codes);
   for (int i = 0; i < 32; ++i) {
-    const int code = nibble(block + 1, i);
+    const int code = codes[i];
     const float doubled = 2 * kFloat4E2M1[code & 7];
     y[i] = d * ((code & 8) == 0 || doubled == 0 ? doubled : -doubled);
   }
@@ -121,13 +131,13 @@ std::optional<IntegerBlocks> integers_of(TensorType type) {
 void read_integers(TensorType type, const std::byte* block, const Integers& to) {
   switch (type) {
     case TensorType::kQ4_0:
-      return read_group<nibble>(block, block + 2, 8, to);
+      return read_group<read_nibbles>(block, block + 2, 8, to);
     case TensorType::kQ4_1:
-      return read_group_and_minimum<nibble>(block, to);
+      return read_group_and_minimum<read_nibbles>(block, to);
     case TensorType::kQ5_0:
-      return read_group<five_bits>(block, block + 2, 16, to);
+      return read_group<read_five_bits>(block, block + 2, 16, to);
     case TensorType::kQ5_1:
-      return read_group_and_minimum<five_bits>(block, to);
+      return read_group_and_minimum<read_five_bits>(block, to);
     case TensorType::kQ8_0:
       *to.scales = half(block);
       std::memcpy(to.codes, block + 2, 32);

@@ -91,9 +91,8 @@ class BlockMatrix final : public CodedMatrix {
         const int64_t to = from_stored(begin + i), g = i / values.group;
         scales[to / group] = values.scales[g];
         if (format().minimums) minimums[to / group] = values.minimums[g];
-        for (int64_t at = std::max(to, place.first); at < std::min(to + group, last); ++at) {
-          codes[at - place.first] = values.codes[i + at - to];
-        }
+        const int64_t at = std::max(to, place.first), end = std::min(to + group, last);
+        if (at < end) std::memcpy(codes + at - place.first, values.codes + i + at - to, static_cast<size_t>(end - at));
       }
     }
   }
@@ -121,20 +120,21 @@ class BlockMatrix final : public CodedMatrix {
       }
       return;
     }
-    const IntegerBlocks own = *integers_of(entry_.type);
-    to.group = own.group;
-    int8_t codes[kMostBlockValues];
-    read_integers(entry_.type, block, {codes, to.scales, to.minimums});
-    const bool from_eight = format().code == DType::kI4 && !own.minimums;
-    const int more = from_eight ? 8 : format().code == DType::kI6 ? 32 : 0;
-    for (int64_t i = 0; i < facts_.values; ++i) to.codes[i] = static_cast<uint8_t>(codes[i] + more);
-    if (own.minimums) return;
+    to.group = own_->group;
+    read_integers(entry_.type, block, {reinterpret_cast<int8_t*>(to.codes), to.scales, to.minimums});
+    const bool from_eight = format().code == DType::kI4 && !own_->minimums;
+    const auto more = static_cast<uint8_t>(from_eight ? 8 : format().code == DType::kI6 ? 32 : 0);
+    if (more != 0) {
+      for (uint8_t& code : to.codes) code = static_cast<uint8_t>(code + more);
+    }
+    if (own_->minimums) return;
     const float least = from_eight ? -8 : 0;  // of a type without minimums in a format that has them
-    for (int64_t g = 0; g < facts_.values / own.group; ++g) to.minimums[g] = least * to.scales[g];
+    for (int64_t g = 0; g < facts_.values / own_->group; ++g) to.minimums[g] = least * to.scales[g];
   }
 
   Entry entry_;
   gguf::TypeFacts facts_;
+  std::optional<IntegerBlocks> own_ = integers_of(entry_.type);
 };
 
 // Keyed by Hugging Face's names.

@@ -27,6 +27,29 @@ float int4_code(float value) {
   return std::clamp(value + kRound - kRound, -8.0f, 7.0f);
 }
 
+// The lowest `bits` bits of the four half words of `lanes`, which have no others, side by side.
+uint32_t gathered(uint64_t lanes, int bits) {
+  const uint64_t factor =
+      uint64_t{1} << 48 | uint64_t{1} << (32 + bits) | uint64_t{1} << (16 + 2 * bits) | uint64_t{1} << (3 * bits);
+  return static_cast<uint32_t>((lanes * factor) >> 48) & ((uint32_t{1} << (4 * bits)) - 1);
+}
+
+// `bits` bits (2, 4 or 8), from `from_bit` on, of each of so many codes as fill a word.
+uint32_t word_of(const uint8_t* codes, int from_bit, int bits) {
+  const auto at = [&](int i, int bit) { return static_cast<uint32_t>(codes[i]) << bit; };
+  if (bits == 8) return at(0, 0) | at(1, 16) | at(2, 8) | at(3, 24);
+  uint32_t word = 0;
+  for (int i = 0; i < 32 / bits; i += 8) {
+    uint64_t eight = 0;
+    std::memcpy(&eight, codes + i, sizeof(eight));
+    const uint64_t mask = 0x0001000100010001 * ((uint64_t{1} << bits) - 1);
+    const uint32_t even = gathered(eight >> from_bit & mask, bits),
+                   odd = gathered(eight >> (8 + from_bit) & mask, bits);
+    word |= (even | odd << 16) << (i / 2 * bits);
+  }
+  return word;
+}
+
 }  // namespace
 
 float quantise_fp8(const float* values, int64_t count, uint8_t* codes) {
@@ -83,11 +106,7 @@ void store_group_cpu(const CodeGroup& from, int64_t lane, const WeightFormat& fo
   char* words = group + linear_group_head_bytes(format);
   // One word of a line: `bits` bits, from `from_bit` on, of each code from column `first` on.
   const auto store_word = [&](int64_t first, int from_bit, int bits) {
-    uint32_t word = 0;
-    for (int64_t j = 0; j < 32 / bits; ++j) {
-      const uint32_t code = (static_cast<uint32_t>(codes[first + j]) >> from_bit) & ((1u << bits) - 1);
-      word |= code << (j % 2 * 16 + j / 2 * bits);
-    }
+    const uint32_t word = word_of(codes + first, from_bit, bits);
     std::memcpy(words + lane * sizeof(word), &word, sizeof(word));
     words += kLineBytes;
   };

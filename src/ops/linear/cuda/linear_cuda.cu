@@ -231,7 +231,7 @@ void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, Tens
 
 void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end) {
   const int64_t rows = y.shape[0];
-  if (w.format.is_nibbles()) return linear_codes_cuda(stream, w, x, y, end);
+  if (lies_in_halves(w.format)) return linear_codes_cuda(stream, w, x, y, end);
   if (end.summaries.whole != nullptr) {
     return linear_tiles_cuda(stream, w, x, y, end, LinearCudaPlan::make_summarising(w, rows));
   }
@@ -252,11 +252,11 @@ namespace {
 
 Result<LinearWeight> pack_weights(Device& device, std::span<const WeightRows> parts, int64_t k,
                                   const WeightFormat& format, LinearLayout layout) {
-  if (format.is_nibbles()) return pack_codes(device, parts, k, format, layout);
+  if (lies_in_halves(format)) return pack_codes(device, parts, k, format, layout);
   return pack_linear_cuda(device, parts, k, format, layout);
 }
 int64_t weight_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
-  if (format.is_nibbles()) return linear_codes_bytes(n, k, format, layout);
+  if (lies_in_halves(format)) return linear_codes_bytes(n, k, format, layout);
   if (is_byte_codes(format)) return linear_bytes_bytes(n, k, format, layout);  // for experts
   return linear_cuda_packed_bytes(n, k, format, layout);
 }

@@ -1,4 +1,4 @@
-// 4-bit codes: the choice of kernel, the launch of tiles, and the plain kernel on them.
+// Codes: the choice of kernel, the launch of tiles, and the plain kernel on them.
 #include "device/cuda/tensor_map.h"
 #include "ops/linear/cuda/linear_cuda_codes_tiles.cuh"
 #include "ops/linear/cuda/linear_cuda_plain.cuh"
@@ -16,7 +16,9 @@ struct Codes {
   }
 };
 
-CodeTileLaunch* launch_of(const LinearTile& tile) {
+CodeTileLaunch* launch_of(const LinearTile& tile, bool biased, bool wide) {
+  if (biased) return wide ? launch_wide_code_bias_tiles : launch_code_bias_tiles;
+  if (wide) return tile.halves == 2 ? launch_wide_code_tiles_2 : launch_wide_code_tiles_4;
   switch (tile.halves) {
     case 2:
       return launch_code_tiles_2;
@@ -57,7 +59,7 @@ void linear_codes_tiles_cuda(Stream& stream, const LinearWeight& w, TensorView x
   if (stream.dry()) return stream.skip_launch();  // without a driver there are no tensor maps
   const int box_rows = plan.tile.rows / (plan.tile.shared ? 2 : 1);
   const CUtensorMap x_map = cuda::bf16_matrix_map(x.data, args.tile.rows, w.k, box_rows);
-  CodeTileLaunch* const launch = biased ? launch_code_bias_tiles : launch_of(plan.tile);
+  CodeTileLaunch* const launch = launch_of(plan.tile, biased, args.kind.bits > 4);
   launch(plan.tile, stream, x_map, args);
 }
 

@@ -107,7 +107,7 @@ __device__ __forceinline__ void consume_codes_as(const Ring& stages, RingReader&
 template <typename Shape>
 __device__ __forceinline__ void consume_codes(const Ring& stages, RingReader& reader, const OwnCodes& own, int count,
                                               float (&sums)[Shape::kColumns / 2]) {
-  codes::with_reading(
+  codes::with_reading<Shape::kWide>(
       own.kind, [&](auto reading) { consume_codes_as<Shape, decltype(reading)>(stages, reader, own, count, sums); });
 }
 

@@ -67,27 +67,26 @@ void read_codes(const WeightRows& part, int64_t row, const WeightFormat& format,
 
 // One output's codes to row `row` of a panel, zeroed before.
 void store_codes(const CodedRow& from, const WeightFormat& format, int64_t k, int row, char* panel) {
-  const int words = code_words(format), in_half = row % 32;
+  const int words = code_words(format), scales = code_scales(format), bits = format.code_bits(), in_half = row % 32;
+  const int from_least = format.code == DType::kI8 ? 0x80 : 0;  // makes int8 count from its smallest
   for (int64_t block = 0; block * kBlockK < k; ++block) {
-    auto* half = reinterpret_cast<uint32_t*>(panel + (block * 2 + row / 32) * code_half_bytes(words));
+    auto* half = reinterpret_cast<uint32_t*>(panel + (block * 2 + row / 32) * code_half_bytes(format));
     const int64_t first = block * kBlockK, last = std::min(k, first + kBlockK);
     for (int64_t i = first; i < last; ++i) {
-      const CodePlace place = code_place(in_half, static_cast<int>(i - first));
-      half[place.word] |= static_cast<uint32_t>(from.codes[i] & 0xf) << place.bit;
+      const auto code = static_cast<uint32_t>(from.codes[i] ^ from_least);
+      const CodePlace low = code_place(in_half, static_cast<int>(i - first));
+      half[low.word] |= (code & 0xf) << low.bit;
+      if (bits == 4) continue;
+      const CodePlace high = upper_place(in_half, static_cast<int>(i - first), bits);
+      half[high.word] |= (code >> 4) << high.bit;
     }
-    if (format.minimums) {
-      for (int g = 0; g < 2 && first + g * kMinimumColumns < k; ++g) {
-        const int64_t group = (first + g * kMinimumColumns) / format.group_k;
-        half[scale_place(in_half, g, words)] = std::bit_cast<uint32_t>(from.scales[group]);
-        half[scale_place(in_half, 2 + g, words)] = std::bit_cast<uint32_t>(from.minimums[group]);
-      }
-      continue;
-    }
-    for (int g = 0; g < words; ++g) {
-      const int64_t group = first / format.group_k + g;
-      if (group * format.group_k >= k) break;
+    for (int g = 0; g < scales; ++g) {
+      const int64_t column = first + g * (kBlockK / scales), group = column / format.group_k;
+      if (column >= k) break;
       const auto scale = std::bit_cast<uint32_t>(from.scales[group]);
-      half[scale_place(in_half, g, words)] = format.zeros ? scale | from.zeros[group] : scale;
+      half[scale_place(in_half, g, words, bits)] = format.zeros ? scale | from.zeros[group] : scale;
+      if (!format.minimums) continue;
+      half[scale_place(in_half, scales + g, words, bits)] = std::bit_cast<uint32_t>(from.minimums[group]);
     }
   }
 }
@@ -115,7 +114,7 @@ void store_bytes(const CodedRow& from, const WeightFormat& format, int64_t k, in
 }  // namespace
 
 int64_t linear_codes_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
-  return linear_cuda_panels(n, layout) * linear_cuda_k_blocks(k) * 2 * code_half_bytes(code_words(format));
+  return linear_cuda_panels(n, layout) * linear_cuda_k_blocks(k) * 2 * code_half_bytes(format);
 }
 
 void for_each_in_parallel(int64_t count, const std::function<void(int64_t)>& run) {
@@ -135,7 +134,7 @@ Status pack_code_panel(const std::function<CodeSource(int64_t)>& source, int64_t
   const int64_t blocks = linear_cuda_k_blocks(k);
   std::memset(panel, 0,
               static_cast<size_t>(bytes ? byte_block_at(blocks, pairs_share_scales(format))
-                                        : blocks * 2 * code_half_bytes(code_words(format))));
+                                        : blocks * 2 * code_half_bytes(format)));
   RowMemory memory(format, k);
   for (int r = 0; r < kPanelRows; ++r) {
     const CodeSource from = source(r);

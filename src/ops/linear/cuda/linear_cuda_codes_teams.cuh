@@ -114,7 +114,7 @@ __device__ __forceinline__ void consume_codes_in_turn(const Ring& stages, const 
   const int chunks = (count + kChunk - 1) / kChunk, left = chunks - 1 - Team<Shape>::index();
   if (left < 0) return;
   const int first = left % Shape::kTeams;  // the last chunk is team 0's
-  codes::with_reading(own.kind, [&](auto reading) {
+  codes::with_reading<Shape::kWide>(own.kind, [&](auto reading) {
     using Codes = codes::StoredCodes<decltype(reading)>;
     const CodeRing ring = {held_in_register(shared_address(stages.full)),
                            held_in_register(shared_address(stages.empty)),

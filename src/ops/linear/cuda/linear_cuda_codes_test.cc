@@ -1,5 +1,5 @@
-// Protects: 4-bit codes as they are packed, code for code, on any machine; and on a GPU, that a product with codes is
-// that with the bf16 weights that they stand for, bit for bit, by every kernel and every tile.
+// Protects: codes of 4, 6 and 8 bits as they are packed, code for code, on any machine; and on a GPU, that a product
+// with codes is that with the bf16 weights that they stand for, bit for bit, by every kernel and every tile.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -21,7 +21,12 @@ constexpr WeightFormat kFormats[] = {kInt4Weights,
                                      WeightFormat(DType::kI4, 1, 64, true),
                                      WeightFormat(DType::kI4, 1, 128, true),
                                      kInt4Minimums,
-                                     WeightFormat(DType::kI4, 1, 64, false, true)};
+                                     WeightFormat(DType::kI4, 1, 64, false, true),
+                                     kInt8Weights,
+                                     kInt6Weights,
+                                     kInt6Minimums,
+                                     WeightFormat(DType::kI6, 1, 16, false, true),
+                                     kInt8Minimums};
 
 // Scales as in checkpoints: fp32, bf16 or fp16 numbers, powers of two.
 enum class Scales { kF32, kBF16, kF16 };
@@ -47,7 +52,8 @@ struct Codes {
 
   Codes(const WeightFormat& format, Scales scale_type, int64_t n, int64_t k)
       : format(format), n(n), k(k), groups((k + format.group_k - 1) / format.group_k) {
-    for (float v : normal_values(n * k, 1)) codes.push_back(std::bit_cast<uint32_t>(v) >> 9 & 0xf);
+    for (float v : normal_values(n * k, 1))
+      codes.push_back(std::bit_cast<uint32_t>(v) >> 9 & ((1 << format.code_bits()) - 1));
     for (float v : normal_values(n * groups, 2)) {
       scales.push_back(scale_of(format, scale_type, v));
       zeros.push_back(format.zeros ? std::bit_cast<uint32_t>(v) % 17 : format.minimums ? 0 : 8);
@@ -58,7 +64,9 @@ struct Codes {
     const uint8_t code = codes[row * k + i];
     const int64_t group = row * groups + i / format.group_k;
     if (format.code == DType::kF4E2M1) return kFloat4E2M1[code & 7] * (code < 8 ? scales[group] : -scales[group]);
-    const float product = static_cast<float>(code - zeros[group]) * scales[group];
+    const int zero = format.code == DType::kI6 ? 32 : format.code == DType::kI8 ? 0 : zeros[group];
+    const int integer = format.code == DType::kI8 ? static_cast<int8_t>(code) : code - zero;
+    const float product = static_cast<float>(integer) * scales[group];
     return format.minimums ? product + minimums[group] : product;
   }
   WeightRows rows(int64_t first, int64_t count) const {
@@ -85,13 +93,14 @@ void check_packed(const Codes& codes, LinearLayout layout) {
   const LinearWeight w = std::move(pack_codes(*device, codes.parts(layout), codes.k, codes.format, layout)).value();
   ASSERT_EQ(static_cast<int64_t>(w.packed.bytes()), linear_codes_bytes(codes.n, codes.k, codes.format, layout));
   const bool least = codes.format.minimums;
-  const int64_t blocks = (codes.k + 63) / 64, words = least ? 4 : std::max(1, 64 / codes.format.group_k);
+  const int64_t blocks = (codes.k + 63) / 64, bits = codes.format.code_bits();
+  const int64_t in_row = code_scales(codes.format), words = least ? 2 * in_row : in_row;
   const auto* packed = static_cast<const uint32_t*>(w.packed.data());
   int64_t seen = 0;
   for (int64_t row = 0; row < codes.n; ++row) {
     const int64_t at = packed_row(row, codes.n, layout);
     for (int64_t block = 0; block < blocks; ++block) {
-      const uint32_t* half = packed + ((at / 64 * blocks + block) * 2 + at % 64 / 32) * (256 + 32 * words);
+      const uint32_t* half = packed + ((at / 64 * blocks + block) * 2 + at % 64 / 32) * (64 * bits + 32 * words);
       for (int64_t lane = 0; lane < 32; ++lane) {
         for (int64_t i = 0; i < 4; ++i) {
           if (lane / 4 + i % 2 * 8 != at % 16) continue;
@@ -99,14 +108,19 @@ void check_packed(const Codes& codes, LinearLayout layout) {
             for (int64_t e = 0; e < 2; ++e) {
               const int64_t column = block * 64 + step * 16 + i / 2 * 8 + lane % 4 * 2 + e;
               if (column >= codes.k) continue;
-              const uint32_t word = half[(at % 32 / 16 * 32 + lane) * 4 + step];
-              ASSERT_EQ(word >> (4 * i + 16 * e) & 0xf, codes.codes[row * codes.k + column]) << row << ", " << column;
+              const int64_t in_set = at % 32 / 16 * 32 + lane;
+              uint32_t code = half[in_set * 4 + step] >> (4 * i + 16 * e) & 0xf;
+              if (bits == 8) code |= (half[256 + in_set * 4 + step] >> (4 * i + 16 * e) & 0xf) << 4;
+              if (bits == 6) code |= (half[256 + in_set * 2 + step / 2] >> (step % 2 * 8 + 2 * i + 16 * e) & 3) << 4;
+              if (codes.format.code == DType::kI8) code ^= 0x80;
+              ASSERT_EQ(code, codes.codes[row * codes.k + column]) << row << ", " << column;
               const int64_t group = column / codes.format.group_k;
-              const int64_t in_block = words == 1 ? 0 : column % 64 / (least ? 32 : codes.format.group_k);
-              const uint32_t* scales = half + 256 + (at % 32 / 16 * 8 + at % 8) * 2 * words + at % 16 / 8;
+              const int64_t in_block = column % 64 * in_row / 64;
+              const uint32_t* scales = half + 64 * bits + (at % 32 / 16 * 8 + at % 8) * 2 * words + at % 16 / 8;
               uint32_t scale = scales[in_block * 2];
               if (least) {
-                ASSERT_EQ(std::bit_cast<float>(scales[(2 + in_block) * 2]), codes.minimums[row * codes.groups + group]);
+                ASSERT_EQ(std::bit_cast<float>(scales[(in_row + in_block) * 2]),
+                          codes.minimums[row * codes.groups + group]);
               }
               if (codes.format.zeros) {
                 ASSERT_EQ(scale & 0xff, codes.zeros[row * codes.groups + group]);
@@ -275,7 +289,7 @@ void check_case(Device& device, const WeightFormat& format, Scales scales, const
   if (linear_cuda_kernel(device.stream().gpu(), plain, kBF16) != LinearKernel::kTiles) return;
   const std::vector<char> want = products.run(c.rows, plain);
   LinearCudaPlan plan = linear_codes_plan(w, c.rows, c.biased);
-  for (const LinearTile& tile : linear_codes_tiles(c.layout(), plan.split, c.biased)) {
+  for (const LinearTile& tile : linear_codes_tiles(c.layout(), plan.split, c.biased, !format.is_nibbles())) {
     plan.tile = tile;
     plan.row_tiles = (c.rows + tile.rows - 1) / tile.rows;
     const std::vector<char> got = products.run(c.rows, [&](TensorView x, TensorView y, const End& end) {
@@ -314,8 +328,8 @@ TEST(LinearCudaCodes, GiveTheBitsInTheShapesOfModels) {
 // (linear_cuda_codes_teams.cuh).
 TEST(LinearCudaCodes, GiveTheBitsOfLongAndShortSums) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (const WeightFormat& format :
-       {kInt4Weights, kMxfp4Weights, kNvfp4Weights, WeightFormat(DType::kI4, 1, 128, true), kInt4Minimums}) {
+  for (const WeightFormat& format : {kInt4Weights, kMxfp4Weights, kNvfp4Weights, WeightFormat(DType::kI4, 1, 128, true),
+                                     kInt4Minimums, kInt8Weights, kInt6Weights, kInt8Minimums}) {
     check_case(device, format, Scales::kBF16, {200, 12104, 130, EndKind::kAdd, kF32});
     check_case(device, format, Scales::kF16, {400, 9 * 64, 40, EndKind::kSwiGlu, kBF16});
     check_case(device, format, Scales::kBF16, {400, 72, 40, EndKind::kSwiGlu, kBF16});

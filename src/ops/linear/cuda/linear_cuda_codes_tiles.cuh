@@ -1,5 +1,5 @@
-// The tiles of linear_cuda_tiles.cuh for weights that are 4-bit codes: a quarter of the bytes come to shared memory,
-// and are widened on their way to the matrix unit.
+// The tiles of linear_cuda_tiles.cuh for weights that are codes: a quarter of the bytes or half of them come to shared
+// memory, and are widened on their way to the matrix unit.
 #pragma once
 
 #include "ops/linear/cuda/linear_cuda_codes_teams.cuh"
@@ -12,11 +12,12 @@ struct CodeTileArgs {
   CodeKind kind;
 };
 
-// As TileShape. A stage has room for the codes of any format, and for x.
-template <int kHalves_, int kRows_, bool kShared_ = false, bool kBiased_ = false>
+// As TileShape. A stage has room for the codes of any format of 4 bits, or of more (kWide), and for x.
+template <int kHalves_, int kRows_, bool kShared_ = false, bool kBiased_ = false, bool kWide_ = false>
 struct CodeTileShape : TileShape<kHalves_, kRows_, kShared_, DType::kBF16, false, kBiased_> {
   using Base = TileShape<kHalves_, kRows_, kShared_, DType::kBF16, false, kBiased_>;
-  static constexpr int kWeightBytes = (kHalves_ * code_half_bytes(kMostCodeWords) + 1023) / 1024 * 1024;
+  static constexpr bool kWide = kWide_;
+  static constexpr int kWeightBytes = (kHalves_ * most_half_bytes(kWide) + 1023) / 1024 * 1024;
   static constexpr int kNSideAt = kWeightBytes;
   static constexpr int kStageBytes = kWeightBytes + kRows_ * 128;
   static constexpr int kSpareBytes = 0;  // a group with rows to spare reads on in its own stage
@@ -59,8 +60,7 @@ __device__ void fill_in_turn(const Ring& ring, int first, int count, const Copy&
 template <typename Shape>
 __device__ void produce_codes(const Ring& ring, const CodeTileArgs& args, Slice slice, int half, int first) {
   using namespace hopper;
-  const int halves = max(0, min(Shape::kHalves, args.tile.halves - half)),
-            half_bytes = code_half_bytes(args.kind.words);
+  const int halves = max(0, min(Shape::kHalves, args.tile.halves - half)), half_bytes = args.kind.half_bytes();
   const uint64_t policy = args.tile.row_tiles == 1 ? l2_evict_first() : l2_evict_normal();
   fill_in_turn<Shape>(ring, first, slice.count, [&](int block, int stage) {
     barrier_expect(&ring.full[stage], halves * half_bytes);
@@ -104,7 +104,7 @@ __device__ void consume_codes_and_finish(const Ring& ring, uint64_t* batons, con
   // The other block must have begun before anything is sent there.
   if (Shape::kExchangeOutsideRing && exchanges && finishes) hopper::cluster_arrive();
   const int warp = threadIdx.x % Shape::kConsumers / 32;
-  const uint32_t own_half = hopper::shared_address(ring.stages) + warp / 2 * code_half_bytes(code_args.kind.words);
+  const uint32_t own_half = hopper::shared_address(ring.stages) + warp / 2 * code_args.kind.half_bytes();
   const OwnCodes own = {code_args.kind, own_half, warp % 2};
   float registers[Shape::kRows / 2] = {};
   if constexpr (Shape::kTeams > 1) {
@@ -167,17 +167,19 @@ using CodeTileLaunch = void(LinearTile tile, Stream& stream, const CUtensorMap& 
 // By the tile's width in halves, each compiled in a file of its own; and those that add a bias.
 CodeTileLaunch launch_code_tiles_2, launch_code_tiles_3, launch_code_tiles_4, launch_code_tiles_6;
 CodeTileLaunch launch_code_bias_tiles;
+// For codes of more than 4 bits.
+CodeTileLaunch launch_wide_code_tiles_2, launch_wide_code_tiles_4, launch_wide_code_bias_tiles;
 
 template <typename Shape>
 void launch_code_tile(Stream& stream, const CUtensorMap& x_map, const CodeTileArgs& args) {
   cuda::launch(linear_code_tiles_kernel<Shape>, tile_launch<Shape>(args.tile), stream, x_map, args);
 }
 
-template <int kHalves, bool kBiased, int... kRows>
+template <int kHalves, bool kBiased, bool kWide, int... kRows>
 void launch_code_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const CodeTileArgs& args) {
   const bool launched =
       ((tile.rows == kRows &&
-        (launch_code_tile<CodeTileShape<kHalves, kRows, false, kBiased>>(stream, x_map, args), true)) ||
+        (launch_code_tile<CodeTileShape<kHalves, kRows, false, kBiased, kWide>>(stream, x_map, args), true)) ||
        ...);
   VOLLEY_CHECK_MSG(launched, "linear: a tile that has no kernel");
 }

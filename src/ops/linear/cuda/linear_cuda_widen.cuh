@@ -1,5 +1,5 @@
-// From 4-bit codes to the bf16 values that they stand for, in the registers in which the matrix units take a left side
-// (linear_cuda_codes.h has the layout).
+// From codes of 4, 6 or 8 bits to the bf16 values that they stand for, in the registers in which the matrix units take
+// a left side (linear_cuda_codes.h has the layout).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@ namespace volley::ops {
 
 // How codes are to be read, the same for all codes of a weight.
 struct CodeKind {
-  int words = 1;             // scales of a row in a block; or scales and minimums
+  int words = 1;             // scales of a row in a block, and minimums
+  int bits = 4;              // of a code, if it is no e4m3
   bool fp4 = false;          // e2m1 instead of integers
   bool zeros = false;        // scales have a zero point in their lower bits
   bool minimums = false;     // code * scale + minimum
@@ -21,11 +22,14 @@ struct CodeKind {
   CodeKind() = default;
   explicit CodeKind(const WeightFormat& format)
       : words(code_words(format)),
+        bits(lies_in_halves(format) ? format.code_bits() : 4),
         fp4(format.code == DType::kF4E2M1),
         zeros(format.zeros),
         minimums(format.minimums),
         bytes(is_byte_codes(format)),
         pairs_share(bytes && pairs_share_scales(format)) {}
+
+  __host__ __device__ int half_bytes() const { return code_half_bytes(words, bits); }
 };
 
 namespace codes {
@@ -87,35 +91,45 @@ __device__ __forceinline__ void load_shared(uint32_t address, uint32_t (&v)[kCou
   }
 }
 
-// How codes are to be read, where the compiler must know it: e2m1 or integers; whether a row has up to two or four
-// words of scales in a block; and whether half of them are minimums.
-template <bool kFp4_, int kWords_, bool kMinimums = false>
+// How codes are to be read, where the compiler must know it: e2m1 or integers; whether a row has up to two, four or
+// eight words of scales in a block; whether half of them are minimums; and a code's bits.
+template <bool kFp4_, int kWords_, bool kMinimums = false, int kBits_ = 4>
 struct Reading {
   static constexpr bool kFp4 = kFp4_;
-  static constexpr int kWords = kWords_;
+  static constexpr int kWords = kWords_, kBits = kBits_;
 };
 
-// Calls use(Reading()) with what `kind` says.
-template <typename Use>
+// Calls use(Reading()) with what `kind` says. kWide: codes have more than 4 bits.
+template <bool kWide = false, typename Use>
 __host__ __device__ __forceinline__ void with_reading(const CodeKind& kind, const Use& use) {
-  if (kind.minimums) return use(Reading<false, kMostCodeWords, true>());
-  if (kind.words == 4) return kind.fp4 ? use(Reading<true, 4>()) : use(Reading<false, 4>());
-  kind.fp4 ? use(Reading<true, 2>()) : use(Reading<false, 2>());
+  if constexpr (kWide) {
+    if (kind.bits == 8) return kind.minimums ? use(Reading<false, 8, true, 8>()) : use(Reading<false, 2, false, 8>());
+    if (!kind.minimums) return use(Reading<false, 4, false, 6>());
+    return kind.words == 8 ? use(Reading<false, 8, true, 6>()) : use(Reading<false, 4, true, 6>());
+  } else {
+    if (kind.minimums) return use(Reading<false, kMostCodeWords, true>());
+    if (kind.words == 4) return kind.fp4 ? use(Reading<true, 4>()) : use(Reading<false, 4>());
+    kind.fp4 ? use(Reading<true, 2>()) : use(Reading<false, 2>());
+  }
 }
 
 // A lane's inputs from its warp's 16 rows of a block, as they are stored.
 template <typename Reading>
 struct StoredCodes {
-  uint32_t words[4], scales[2 * Reading::kWords];
+  static constexpr int kBits = Reading::kBits;
+  uint32_t words[4], upper[kBits == 4 ? 1 : kBits - 4], scales[2 * Reading::kWords];
 
   // Offsets in a half of the calling lane's words of the 16 rows, set 0 or 1.
   static __device__ uint32_t words_at(int set) { return (set * 32 + threadIdx.x % 32) * 16; }
   static __device__ uint32_t scales_at(const CodeKind& kind, int set) {
-    return kCodeBytes + (set * 8 + threadIdx.x % 32 / 4) * kind.words * 8;
+    return kCodeBytes / 4 * kBits + (set * 8 + threadIdx.x % 32 / 4) * kind.words * 8;
   }
   // Addresses in shared memory.
   __device__ __forceinline__ void load(const CodeKind& kind, uint32_t words_address, uint32_t scales_address) {
     load_shared(words_address, words);
+    if constexpr (kBits == 8) load_shared(words_address + kCodeBytes, upper);
+    // The set is the warp's number, even or odd.
+    if constexpr (kBits == 6) load_shared(words_address + kCodeBytes - threadIdx.x % 64 * 8, upper);
     if (Reading::kWords == 2 && kind.words == 1) {
       uint32_t one[2];
       load_shared(scales_address, one);
@@ -190,32 +204,70 @@ __device__ __forceinline__ void widen(const CodeKind&, const StoredCodes<Reading
   }
 }
 
+// The same of larger codes.
+template <int kWords, bool kMinimums, int kBits>
+requires(kBits > 4) __device__ __forceinline__
+    void widen(const CodeKind&, const StoredCodes<Reading<false, kWords, kMinimums, kBits>>& from,
+               uint32_t (&a)[4][4]) {
+  constexpr int kScales = kMinimums ? kWords / 2 : kWords;
+  // 16 (128 + upper bits) less 2^11, 2^7 and half of all codes; all sums are exact in bf16.
+  constexpr uint32_t kSixteen = 0x41804180, kLess = kBits == 8 ? 0xc510c510 : 0xc50ac50a;
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t upper;
+      if constexpr (kBits == 8) {
+        upper = (from.upper[step] >> (4 * i)) & 0x000f000f;
+      } else {
+        upper = (from.upper[step / 2] >> (step % 2 * 8 + 2 * i)) & 0x00030003;
+      }
+      const uint32_t values = integers(from.words[step], i, fma2(upper | 0x43004300, kSixteen, kLess));
+      const int scale = step * kScales / 4 * 2 + i % 2;
+      if constexpr (kMinimums) {
+        a[step][i] = scaled_above(values, __uint_as_float(from.scales[scale]),
+                                  __uint_as_float(from.scales[2 * kScales + scale]));
+      } else {
+        a[step][i] = scaled_exactly(values, __uint_as_float(from.scales[scale]));
+      }
+    }
+  }
+}
+
 }  // namespace codes
 
 // Makes the left sides of four steps of 16 columns, for the calling warp's 16 rows, set 0 or 1 of a half in shared
 // memory.
 __device__ __forceinline__ void widen_half(const CodeKind& kind, uint32_t half, int set, uint32_t (&a)[4][4]) {
-  codes::with_reading(kind, [&](auto reading) {
+  const auto widen = [&](auto reading) {
     codes::StoredCodes<decltype(reading)> stored;
     stored.load(kind, half + stored.words_at(set), half + stored.scales_at(kind, set));
     codes::widen(kind, stored, a);
-  });
+  };
+  kind.bits == 4 ? codes::with_reading(kind, widen) : codes::with_reading<true>(kind, widen);
 }
 
 // One value, in fp32: of packed row `row`.
 __device__ inline float widened(const uint8_t* packed, const CodeKind& kind, int64_t row, int64_t k, int64_t columns) {
-  const int64_t half_bytes = code_half_bytes(kind.words), blocks = (columns + kBlockK - 1) / kBlockK;
+  const int64_t half_bytes = kind.half_bytes(), blocks = (columns + kBlockK - 1) / kBlockK;
   const int r = static_cast<int>(row % 32), column = static_cast<int>(k % kBlockK);
   const auto* half = reinterpret_cast<const uint32_t*>(
       packed + ((row / kPanelRows * blocks + k / kBlockK) * 2 + row % kPanelRows / 32) * half_bytes);
   const CodePlace place = code_place(r, column);
   const uint32_t code = (half[place.word] >> place.bit) & 0xf;
-  if (kind.minimums) {
-    const int group = column / kMinimumColumns;
-    return __fmaf_rn(static_cast<float>(code), __uint_as_float(half[scale_place(r, group, kind.words)]),
-                     __uint_as_float(half[scale_place(r, 2 + group, kind.words)]));
+  float value = static_cast<float>(code);
+  if (kind.bits > 4) {
+    const CodePlace upper = upper_place(r, column, kind.bits);
+    value += static_cast<float>(((half[upper.word] >> upper.bit) & ((1 << (kind.bits - 4)) - 1)) << 4);
+    value -= static_cast<float>(1 << (kind.bits - 1));
   }
-  const uint32_t scale = half[scale_place(r, column * kind.words / static_cast<int>(kBlockK), kind.words)];
+  const int scales = kind.minimums ? kind.words / 2 : kind.words, group = column * scales / static_cast<int>(kBlockK);
+  const uint32_t scale = half[scale_place(r, group, kind.words, kind.bits)];
+  if (kind.minimums) {
+    const uint32_t minimum = half[scale_place(r, scales + group, kind.words, kind.bits)];
+    return __fmaf_rn(value, __uint_as_float(scale), __uint_as_float(minimum));
+  }
+  if (kind.bits > 4) return __fmul_rn(value, __uint_as_float(scale));
   if (kind.fp4) {
     constexpr float kValues[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
     const float magnitude = kValues[code % 8];
