@@ -355,6 +355,14 @@ TEST(DrafterParity, ChoicesAreThoseOfTheReference) {
       const auto chances = drafter.expected.vector("confidence" + suffix, drafter.facts.proposals);
       EXPECT_LT(relative_error({choices.confidence}, {chances}), kTolerance) << name << ", context " << context;
     }
+    for (const std::vector<float>& row : drafter.expected.matrix("blocks", 64, 2 + drafter.facts.proposals)) {
+      const int context = static_cast<int>(row[0]);
+      std::vector<TokenId> block = drafter.block(1);
+      block[0] = static_cast<TokenId>(row[1]);
+      EXPECT_EQ(drafter.model.draft_choices(drafter.context(context), block).tokens,
+                std::vector<TokenId>(row.begin() + 2, row.end()))
+          << name << ", token " << block[0] << " after " << context;
+    }
   }
   EXPECT_GE(walks, 5);
   EXPECT_GE(with_head, 6);

@@ -82,8 +82,11 @@ class HeadFixture {
 
   // What it drafts after `context` known tokens and the reference's next one.
   std::vector<TokenId> draft(int32_t context, int32_t tokens) {
+    return draft(context, tokens, static_cast<TokenId>(values("last." + std::to_string(context), {1})[0]));
+  }
+  std::vector<TokenId> draft(int32_t context, int32_t tokens, TokenId last) {
     slot_.length = context + 1;
-    slot_.last_token = static_cast<TokenId>(values("last." + std::to_string(context), {1})[0]);
+    slot_.last_token = last;
     ops::StepSegment segment;
     segment.block_index = 0;
     segment.draft = segment.drafts_reserved = tokens;
@@ -102,6 +105,8 @@ class HeadFixture {
     return drafted;
   }
 
+  // 64 rows: the context, the next token and the drafts after it.
+  std::vector<float> blocks() const { return values("blocks", {64, 2 + kTokens}); }
   std::vector<TokenId> reference(int32_t context) const {
     const std::vector<float> tokens = values("drafts." + std::to_string(context), {kTokens});
     return {tokens.begin(), tokens.end()};
@@ -154,6 +159,23 @@ TEST(MtpHead, DraftsWhatTheReferenceDoes) {
         const std::vector<TokenId> whole = head.reference(context);
         EXPECT_EQ(head.draft(context, 2), std::vector<TokenId>(whole.begin(), whole.begin() + 2)) << name;
       }
+    }
+  }
+}
+
+TEST(MtpHead, DraftsTheReferencesOtherBlocks) {
+  for (const char* name : {"hybrid_tied", "hybrid_experts", "next_experts"}) {
+    HeadFixture head(name);
+    const std::vector<float> blocks = head.blocks();
+    int32_t known = 0;
+    for (size_t i = 0; i < blocks.size(); i += 2 + kTokens) {
+      const auto context = static_cast<int32_t>(blocks[i]);
+      if (context < known) known = 0;
+      head.commit(known, context - known);
+      known = context;
+      EXPECT_EQ(head.draft(context, kTokens, static_cast<TokenId>(blocks[i + 1])),
+                std::vector<TokenId>(&blocks[i + 2], &blocks[i + 2] + kTokens))
+          << name << ", " << context;
     }
   }
 }
