@@ -13,7 +13,7 @@
 
 namespace volley::weights {
 
-// A way to store a matrix [n, k] of random values with a standard deviation near 1 / sqrt(k). Rows are whole bytes.
+// A way to store a matrix [n, k] of random values with a standard deviation near size / sqrt(k). Rows are whole bytes.
 struct TestCoding {
   struct Tensor {
     std::string suffix, dtype;  // of the weight's name; as the file spells it
@@ -24,7 +24,7 @@ struct TestCoding {
   const char* config;      // quantization_config
   int64_t columns_of = 1;  // k is a multiple of it
   // Fills `values` [n, k] and returns the tensors that stand for them.
-  std::vector<Tensor> (*make)(std::mt19937& random, int64_t n, int64_t k, std::vector<float>& values);
+  std::vector<Tensor> (*make)(std::mt19937& random, int64_t n, int64_t k, float size, std::vector<float>& values);
 };
 
 inline std::string bytes_of(const auto& values) {
@@ -33,8 +33,9 @@ inline std::string bytes_of(const auto& values) {
 
 inline const TestCoding kTestCodings[] = {
     {"fp8", R"({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]})", 1,
-     [](std::mt19937& random, int64_t n, int64_t k, std::vector<float>& values) -> std::vector<TestCoding::Tensor> {
-       const float scale = 0.25f / std::sqrt(static_cast<float>(k));
+     [](std::mt19937& random, int64_t n, int64_t k, float size,
+        std::vector<float>& values) -> std::vector<TestCoding::Tensor> {
+       const float scale = 0.25f * size / std::sqrt(static_cast<float>(k));
        std::string codes;
        for (float& value : values) {
          codes += static_cast<char>((random() & 0x87) | (0x38 + (random() % 3 << 3)));  // from 1 to 7.5 and negative
@@ -48,12 +49,13 @@ inline const TestCoding kTestCodings[] = {
          ["Linear"], "weights": {"num_bits": 4, "type": "int", "symmetric": true, "strategy": "channel",
          "dynamic": false}}}, "ignore": ["lm_head"]})",
      8,
-     [](std::mt19937& random, int64_t n, int64_t k, std::vector<float>& values) -> std::vector<TestCoding::Tensor> {
+     [](std::mt19937& random, int64_t n, int64_t k, float size,
+        std::vector<float>& values) -> std::vector<TestCoding::Tensor> {
        std::vector<uint32_t> words(values.size() / 8);
        std::vector<float> scales;
        for (uint32_t& word : words) word = static_cast<uint32_t>(random());
        for (int64_t row = 0; row < n; ++row) {
-         scales.push_back((1 + static_cast<float>(random() % 8)) / 16 / std::sqrt(static_cast<float>(k)));
+         scales.push_back((1 + static_cast<float>(random() % 8)) / 32 * size / std::sqrt(static_cast<float>(k)));
        }
        for (size_t i = 0; i < values.size(); ++i) {
          const int code = static_cast<int>(words[i / 8] >> i % 8 * 4 & 15);
@@ -67,9 +69,10 @@ inline const TestCoding kTestCodings[] = {
          ["Linear"], "weights": {"num_bits": 4, "type": "float", "symmetric": true, "group_size": 16, "strategy":
          "tensor_group", "dynamic": false}}}, "ignore": ["lm_head"]})",
      16,
-     [](std::mt19937& random, int64_t n, int64_t k, std::vector<float>& values) -> std::vector<TestCoding::Tensor> {
+     [](std::mt19937& random, int64_t n, int64_t k, float size,
+        std::vector<float>& values) -> std::vector<TestCoding::Tensor> {
        constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-       const float whole = 4 * std::sqrt(static_cast<float>(k));
+       const float whole = 4 / size * std::sqrt(static_cast<float>(k));
        std::string codes, scales;
        for (size_t i = 0; i < values.size(); ++i) {
          if (i % 16 == 0) scales += static_cast<char>(0x30 + random() % 16);  // from 1/2 to 1 7/8
@@ -110,7 +113,7 @@ class CodedFolders {
       ++coded_;
       std::vector<float> made(static_cast<size_t>(shape[0] * shape[1]));
       const std::string module = coded_name.substr(0, coded_name.size() - std::string("weight").size());
-      for (const auto& tensor : coding.make(random, shape[0], shape[1], made)) {
+      for (const auto& tensor : coding.make(random, shape[0], shape[1], size_of(name), made)) {
         codes.add(module + tensor.suffix, tensor.dtype, tensor.shape, tensor.bytes);
       }
       values.add(name, "F32", shape, bytes_of(made));
@@ -143,6 +146,10 @@ class CodedFolders {
     nlohmann::json header;
     std::string data;
   };
+  // What a convolution's rows add to its kernels is small, as training leaves it.
+  static float size_of(const std::string& name) {
+    return name.find("kernel_projection") == std::string::npos ? 1.0f : 0.3f;
+  }
   static std::string text_of(const std::string& path) {
     std::stringstream text;
     text << std::ifstream(path, std::ios::binary).rdbuf();
