@@ -11,8 +11,11 @@
 #include "decode/dflash/config.h"
 #include "fixtures.h"
 #include "gguf/bytes_for_test.h"
+#include "model/params.h"
 #include "model_runner.h"
+#include "weights/coded_files_for_test.h"
 #include "weights/gguf/blocks.h"
+#include "weights/named.h"
 
 namespace volley::testing {
 namespace {
@@ -354,9 +357,53 @@ TEST(DrafterParity, ChoicesAreThoseOfTheReference) {
       const auto chances = drafter.expected.vector("confidence" + suffix, drafter.facts.proposals);
       EXPECT_LT(relative_error({choices.confidence}, {chances}), kTolerance) << name << ", context " << context;
     }
+    for (const std::vector<float>& row : drafter.expected.matrix("blocks", 64, 2 + drafter.facts.proposals)) {
+      const int context = static_cast<int>(row[0]);
+      std::vector<TokenId> block = drafter.block(1);
+      block[0] = static_cast<TokenId>(row[1]);
+      EXPECT_EQ(drafter.model.draft_choices(drafter.context(context), block).tokens,
+                std::vector<TokenId>(row.begin() + 2, row.end()))
+          << name << ", token " << block[0] << " after " << context;
+    }
   }
   EXPECT_GE(walks, 5);
   EXPECT_GE(with_head, 6);
+}
+
+// Linear layers that are codes, those of heads and their tables, too. What is an embedding stays as it is. The heads'
+// tensors have NVIDIA's names.
+TEST(QuantisedParity, DraftersAreTheirWidenedWeights) {
+  const auto is_linear = [](const std::string& name) {
+    return name.find("norm") == std::string::npos && name != "markov_head.markov_w1.weight" && name != "lm_head.weight";
+  };
+  for (const std::string name :
+       {"one_layer", "selector", "selector_causal", "markov_vanilla", "markov_gated", "markov_rnn"}) {
+    DrafterFixture plain(name);
+    const auto features = plain.context(9);
+    const std::vector<TokenId> block = plain.block(9);
+    for (const weights::TestCoding& coding : weights::kTestCodings) {
+      const weights::CodedFolders made(plain.dir, coding, is_linear, "markov_head.");
+      const std::string target = "tests/data/targets/" + target_of_drafter(name);
+      auto facts = *decode::dflash::read_config(made.codes());
+      const auto files = weights::with_names(*weights::open_checkpoint(made.codes()), facts.names);
+      const auto checked = model::check_tensors(*files, facts.params);
+      EXPECT_TRUE(checked.ok()) << name << ", " << coding.name << ": " << checked.error().message;
+      std::erase_if(facts.params, [](const model::Param& param) { return param.role == "hidden_norm"; });
+      const auto unknown = model::check_tensors(*files, facts.params);
+      ASSERT_FALSE(unknown.ok());
+      EXPECT_NE(unknown.error().message.find("\"hidden_norm.weight\""), std::string::npos) << unknown.error().message;
+      ModelRunner codes(target, made.codes(), ComputeType::kFloat32, 64);
+      ModelRunner values(target, made.values(), ComputeType::kFloat32, 64);
+      const auto hidden = values.draft_hidden(features, block);
+      EXPECT_LT(relative_error(codes.draft_hidden(features, block), hidden), kTolerance) << name << ", " << coding.name;
+      EXPECT_GT(relative_error(plain.model.draft_hidden(features, block), hidden), 0.1) << name << ", " << coding.name;
+      if (plain.facts.selector.rank == 0) continue;
+      const auto got = codes.draft_choices(features, block), wanted = values.draft_choices(features, block);
+      EXPECT_EQ(got.tokens, wanted.tokens) << name << ", " << coding.name;
+      if (!plain.facts.selector.confidence) continue;
+      EXPECT_LT(relative_error({got.confidence}, {wanted.confidence}), kTolerance) << name << ", " << coding.name;
+    }
+  }
 }
 
 // Convolutions and walk go from left to right: where attention does, too, later rows change nothing.

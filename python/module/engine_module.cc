@@ -226,6 +226,7 @@ void bind_state(nb::module_& m) {
       .def_ro("instruction_set", &EngineInfo::instruction_set)
       .def_ro("vocab_size", &EngineInfo::vocab_size)
       .def_ro("max_model_len", &EngineInfo::max_model_len)
+      .def_ro("drafters", &EngineInfo::drafters)
       .def_ro("block_size", &EngineInfo::block_size)
       .def_ro("quantization", &EngineInfo::quantization)
       .def_ro("draft_quantization", &EngineInfo::draft_quantization)

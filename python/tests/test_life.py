@@ -61,7 +61,7 @@ def test_a_model_that_is_not_there() -> None:
 
 def test_without_speculation() -> None:
     with LLM(speculation=False, max_num_seqs=2) as llm:
-        assert llm.info.block_size == 1
+        assert llm.info.block_size == 1 and llm.info.drafters == 0
         output = llm.generate("Hello!", SamplingParams(temperature=0, max_tokens=8))[0].outputs[0]
         assert set(output.tokens_per_step) <= {1}
         # The counters are those of the last step that has ended: an answer may be here before its step's.

@@ -30,7 +30,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_names_are_looked_up_in_the_cache(hub: Path) -> None:
     with LLM("Qwen/Qwen3-4B", draft="auto", max_num_seqs=2) as llm:
-        assert llm.info.block_size > 1 and "draft='z-lab/Qwen3-4B-DFlash-b16'" in repr(llm)
+        assert llm.info.drafters == 1 and llm.info.block_size > 1 and "draft='z-lab/Qwen3-4B-DFlash-b16'" in repr(llm)
         assert llm.generate("x", SHORT)[0].finished
     with LLM(hub / "models--Qwen--Qwen3-4B" / "snapshots" / "abc", "auto", max_num_seqs=2) as llm:
         assert "model='Qwen/Qwen3-4B'" in repr(llm)

@@ -22,6 +22,7 @@ struct Kind {
 
 constexpr Kind kKinds[] = {
     {"DFlashDraftModel", "dflash", dflash::read_proposer},
+    {"Qwen3DFlashDraftModel", "", dflash::read_proposer},  // JetSpec's name
     {"DFlash2DraftModel", "dflash2", dflash::read_proposer},
     {"DSparkDraftModel", "dspark", dflash::read_proposer},
     {"Qwen3DSparkModel", "", dflash::read_proposer},
@@ -34,7 +35,25 @@ constexpr Kind kKinds[] = {
     {"Qwen3_5MoeForConditionalGeneration", "", mtp::read_proposer},
 };
 
+// Kinds that are known and not built, by a part of what files call them, in small letters.
+constexpr std::pair<std::string_view, std::string_view> kUnbuilt[] = {
+    {"domino", "Domino, which corrects by a recurrent layer over a block's tokens"},
+    {"dcoco", "DCOCO, which corrects a row's best tokens"},
+    {"lilicorr", "LiLiCorr, which has layers over a row's best tokens"},
+    {"xpress", "XPress, which refines a block several times"},
+    {"uno", "UNO, which drafts with an adapter of the target"},
+};
+
 }  // namespace
+
+std::string kind_text(const std::string& name) {
+  std::string small = name;
+  std::ranges::transform(small, small.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
+  for (const auto& [part, kind] : kUnbuilt) {
+    if (small.find(part) != std::string::npos) return "\"" + name + "\" (" + std::string(kind) + ")";
+  }
+  return "\"" + name + "\"";
+}
 
 Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir) {
   VOLLEY_ASSIGN(const nlohmann::json json, families::read_json_file(dir + "/config.json"));
@@ -57,7 +76,7 @@ Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir
     if (!own.empty()) built += (built.empty() ? "" : ", ") + std::string(own);
   }
   return config.unbuilt(by_algorithm ? "speculators_model_type" : "architectures",
-                        "is " + name + ", which is not a drafter that is built; built are: " + built);
+                        "is " + kind_text(name) + ", which is not a drafter that is built; built are: " + built);
 }
 
 bool has_windows(const ProposerFacts& facts) {

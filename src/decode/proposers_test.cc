@@ -3,6 +3,7 @@
 #include "decode/proposers.h"
 
 #include "families/config_for_test.h"
+#include "families/fields.h"
 
 namespace volley::decode {
 
@@ -30,6 +31,9 @@ TEST(Proposers, AreFoundByWhatTheirFilesCallThem) {
     ASSERT_TRUE(spec.ok()) << spec.error().message;
     EXPECT_EQ((*spec)->facts().architecture, architecture);
   }
+  nlohmann::json jetspec = *families::read_json_file("tests/data/drafters/causal/config.json");
+  jetspec["architectures"] = {"Qwen3DFlashDraftModel"};
+  EXPECT_TRUE(read(jetspec.dump().c_str()).ok());
   const auto replay = read(R"({"architectures":["ReplayDraftModel"],"block_size":4})");
   ASSERT_TRUE(replay.ok()) << replay.error().message;
   EXPECT_EQ((*replay)->facts().proposals, 3);
@@ -47,8 +51,14 @@ INSTANTIATE_TEST_SUITE_P(
                   R"({"architectures":["Qwen3ForCausalLM"]})",
                   kUnbuilt,
                   {"Qwen3ForCausalLM", "DFlash2DraftModel, DSparkDraftModel, Qwen3DSparkModel, ReplayDraftModel"}},
-        BadConfig{
-            "domino", R"({"architectures":["DominoDraftModel"]})", kUnbuilt, {"architectures", "DominoDraftModel"}},
+        BadConfig{"domino",
+                  R"({"architectures":["DominoDraftModel"]})",
+                  kUnbuilt,
+                  {"architectures", "DominoDraftModel", "(Domino, "}},
+        BadConfig{"dcoco", R"({"architectures":["Qwen3DCOCOModel"]})", kUnbuilt, {"Qwen3DCOCOModel", "(DCOCO, "}},
+        BadConfig{"lilicorr", R"({"architectures":["LiLiCorrDraftModel"]})", kUnbuilt, {"(LiLiCorr, "}},
+        BadConfig{"xpress", R"({"speculators_model_type":"xpress"})", kUnbuilt, {"xpress", "(XPress, "}},
+        BadConfig{"uno", R"({"architectures":["UnoForCausalLM"]})", kUnbuilt, {"UnoForCausalLM", "(UNO, "}},
         BadConfig{"eagle",
                   R"({"architectures":["DFlashDraftModel"],"speculators_model_type":"eagle3"})",
                   kUnbuilt,

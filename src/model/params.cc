@@ -343,7 +343,7 @@ namespace {
 // The parts that one product multiplies are either all plain, or all codes of one format.
 Status check_part(const weights::Checkpoint& checkpoint, const Param& param, const Param::Part& part) {
   const std::vector<int64_t> shape = param.stored_shape(part);
-  if (!param.is_matrix() && !param.is_stack()) return checkpoint.check(part.name, shape);
+  if (!param.is_matrix() && !param.is_stack() && !param.is_value_table()) return checkpoint.check(part.name, shape);
   VOLLEY_ASSIGN(const std::optional<weights::CodeFormat> format,
                 checkpoint.code_format(part.name, param.coded_shape(part)));
   if (!format) {

@@ -72,6 +72,8 @@ struct Param {
   float plus = 0;            // added to each element of a vector when it is loaded
   int64_t first_column = 0;  // the first column taken from the checkpoint's tensor, which has more than `columns`
 
+  // A table that kernels read as values, whatever the checkpoint has.
+  bool is_value_table() const { return kind == Kind::kTable && codes == Codes::kNone; }
   bool is_matrix() const { return kind == Kind::kMatrix || kind == Kind::kGateUp; }
   bool is_experts() const { return kind == Kind::kExperts || kind == Kind::kExpertsGateUp; }
   // Several matrices of one shape.

@@ -218,6 +218,13 @@ std::optional<weights::CodeFormat> coded_table(const weights::Checkpoint& checkp
   return integers && groups ? *format : std::nullopt;
 }
 
+// Whether the checkpoint has codes for a table that kernels read as values: it is then widened to fp32.
+bool is_widened_table(const weights::Checkpoint& checkpoint, const Param& param) {
+  if (!param.is_value_table()) return false;
+  const auto format = checkpoint.code_format(param.parts[0].name, param.stored_shape(param.parts[0]));
+  return format.ok() && format->has_value();
+}
+
 // Where the parts of a table of codes lie in its memory on CUDA.
 struct CodeTableBytes {
   CodeTableBytes(const Param& param, const weights::CodeFormat& format) {
@@ -271,6 +278,8 @@ WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, 
       } else if (checkpoint.takes_memory()) {
         bytes.rest += coded->bytes;
       }
+    } else if (is_widened_table(checkpoint, param)) {
+      bytes.rest += param.elements() * static_cast<int64_t>(sizeof(float));
     } else if (device != DeviceKind::kCpu || checkpoint.takes_memory()) {
       const DType stored = checkpoint.dtype_of(param.parts[0].name);
       bytes.rest += param.elements() * static_cast<int64_t>(dtype_size(stored));
@@ -412,8 +421,23 @@ Result<Table> WeightLoader::code_table(const Param& param, const weights::CodeFo
   return table;
 }
 
+Result<Table> WeightLoader::widened_table(const Param& param) {
+  const int64_t rows = param.rows(), columns = param.columns;
+  Table table;
+  VOLLEY_ASSIGN(table.buffer, device_.allocate(static_cast<size_t>(param.elements()) * sizeof(float)));
+  table.view = table.buffer.view(DType::kF32, {rows, columns});
+  if (dry()) return table;
+  VOLLEY_ASSIGN(const auto matrix, checkpoint_.coded(param.parts[0].name, param.stored_shape(param.parts[0])));
+  std::vector<float> values(static_cast<size_t>(param.elements()));
+  for (int64_t row = 0; row < rows; ++row) matrix->widen({row, 0, columns}, &values[row * columns]);
+  device_.upload(table.view.data, values.data(), values.size() * sizeof(float));
+  for (const weights::SourceTensor& source : matrix->sources()) checkpoint_.done_with(source);
+  return table;
+}
+
 Result<Table> WeightLoader::table(const std::string& role) {
   const Param& param = this->param(role);
+  if (is_widened_table(checkpoint_, param)) return widened_table(param);
   const std::array<int64_t, 2> shape = {param.rows(), param.columns};
   Table table;
   const auto coded = coded_table(checkpoint_, param, device_.kind());

@@ -71,7 +71,7 @@ struct Vector {
   TensorView view;  // [n] fp32
 };
 
-// A matrix in the checkpoint's dtype or as codes, with the owner of its memory.
+// A matrix in the checkpoint's dtype, as codes, or of codes widened, with the owner of its memory.
 struct Table {
   Buffer buffer;
   weights::SourceTensor source;
@@ -112,6 +112,7 @@ class WeightLoader {
     std::vector<ops::WeightRows> rows;  // matrices of codes own theirs
   };
   Result<Table> code_table(const Param& param, const weights::CodeFormat& format);
+  Result<Table> widened_table(const Param& param);
   bool dry() const { return device_.stream().dry(); }
   ops::WeightFormat storage_of(const Param& param) const;
   const Param& param(const std::string& role) const;

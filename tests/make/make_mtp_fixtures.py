@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 
-from make_selector_fixtures import DATA, of_bf16, read_tensors, rms_norm, to_bf16, write_json, write_tensors
+from make_selector_fixtures import DATA, more_blocks, of_bf16, read_tensors, rms_norm, to_bf16, write_json, write_tensors
 
 CONTEXTS, TOKENS = (1, 9, 40), 5
 MISTAKES = ("hidden state before the norm", "output before the norm fed back", "weights without one", "halves swapped",
@@ -168,6 +168,13 @@ def make_head(seed, name):
     write_tensors(out, stacked(stored) if name == "hybrid_experts" else stored)
     write_json(out / "config.json", config)
     expected, seen = {"features": layers, "prompt_ids": prompt}, set()
+
+    def draft(context, last):
+        logits, tokens = chain(target, text, w, layers, prompt[:context], last)
+        two = np.sort(logits, -1)[:, -2:]
+        return tokens, (two[:, 1] - two[:, 0]).min()
+
+    expected["blocks"] = more_blocks(seed, len(embed), draft)
     for context in CONTEXTS:
         last = int(prompt[context]) if context < len(prompt) else int(made["logits"][-1].argmax())
         logits, tokens = chain(target, text, w, layers, prompt[:context], last)

@@ -337,6 +337,17 @@ def random_tensors(config, random) -> Tensors:
     return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
 
 
+def more_blocks(seed, vocab, draft):
+    """64 rows: a context, a known token and what is drafted after it, where no choice is close."""
+    random, rows = np.random.default_rng(seed + 1000), []
+    while len(rows) < 64:
+        context, last = len(rows) % 40 + 1, int(random.integers(vocab))
+        tokens, margin = draft(context, last)
+        if margin > 1e-4:
+            rows.append([context, last, *tokens])
+    return np.array(rows)
+
+
 def make_drafter(seed, name):
     target_name, config, halves, schema = DRAFTERS[name]
     config = {"architectures": [ARCHITECTURES[name.split("_")[0]]], **config}
@@ -363,13 +374,18 @@ def make_drafter(seed, name):
     expected, ids = {"features": features}, made["prompt_ids"].astype(int)
     unseen = {"no feedback"} | {"gated": {"order of inputs"}, "rnn": {"order of inputs", "no state"}}.get(
         own.get("markov_head_type"), set())
-    for context in CONTEXTS:
-        last = int(ids[context]) if context < len(ids) else int(made["logits"][-1].argmax())
+
+    def block_of(context, last):
         block = np.array([last] + [own["mask_token_id"]] * (own["block_size"] - 1))
         rows = own.get("input_embedding_scale", 1) * embeddings[block].astype(np.float64)
         hidden = draft_hidden(config, w, features[:context].astype(np.float64), rows)
         logits = draft_logits(config, hidden, head)
-        tokens, chances, margin = select(config, w, hidden, logits, last)
+        return block, rows, hidden, logits, *select(config, w, hidden, logits, last)
+
+    expected["blocks"] = more_blocks(seed, vocab, lambda *at: block_of(*at)[4:7:2])
+    for context in CONTEXTS:
+        last = int(ids[context]) if context < len(ids) else int(made["logits"][-1].argmax())
+        block, rows, hidden, logits, tokens, chances, margin = block_of(context, last)
         highest = (logits.argmax(-1) + (w["d2t"][logits.argmax(-1)] if "d2t" in w else 0))[-len(tokens) :]
         moved = int((highest != tokens).sum())
         assert margin > 1e-4 and moved > 0, (name, context, margin, moved)

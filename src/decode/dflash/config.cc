@@ -20,10 +20,19 @@ constexpr int32_t kMaxBlock = 1024;
 constexpr int32_t kMaxTaps = 16;
 
 // DSpark as the DeepSpec library and as SpecForge call it: DFlash's network and, unless their rank is 0, Markov heads.
+// NVIDIA's Model Optimizer calls it DFlash, with a projector_type of its own.
 constexpr std::string_view kDeepSpec = "Qwen3DSparkModel", kSpecForge = "DSparkDraftModel";
+constexpr const char* kProjector = "projector_type";
 
 constexpr std::pair<std::string_view, ops::Scoring> kMarkovHeads[] = {
     {"vanilla", ops::Scoring::kVanilla}, {"gated", ops::Scoring::kGated}, {"rnn", ops::Scoring::kRecurrent}};
+
+// Other names of its tensors; the last four are NVIDIA's.
+constexpr std::pair<const char*, const char*> kHeadNames[] = {{"markov_head.", "logit_head."},
+                                                              {"markov_head.markov_w", "markov_w"},
+                                                              {"markov_head.gate_proj.", "gate_proj."},
+                                                              {"markov_head.joint_proj.", "joint_proj."},
+                                                              {"confidence_head.proj.", "confidence_proj."}};
 
 // A Markov head's bias is computed for so many of a row's tokens.
 constexpr int32_t kMarkovCandidates = 16;
@@ -63,12 +72,12 @@ struct DraftFields {
 
 // Fields that checkpoints have to say that they are something else, and sizes of their own for what is borrowed.
 Status refuse_variants(const DraftFields& fields, const model::Decoder& decoder, bool dspark) {
-  constexpr const char *kProjector = "projector_type", *kFeatures = "use_aux_hidden_state";
+  constexpr const char* kFeatures = "use_aux_hidden_state";
   const std::string usual = dspark ? "dspark" : "dflash";
   VOLLEY_ASSIGN(const std::string type, fields.of(kProjector).text(kProjector, usual));
   if (type != usual) {
     return fields.of(kProjector)
-        .unbuilt(kProjector, "is \"" + type + "\", which is not built for a drafter of these architectures");
+        .unbuilt(kProjector, "is " + kind_text(type) + ", which is not built for a drafter of these architectures");
   }
   VOLLEY_ASSIGN(const bool reads, fields.of(kFeatures).boolean(kFeatures, true));
   if (!reads) return fields.of(kFeatures).unbuilt(kFeatures, "is false, which is not built");
@@ -199,15 +208,16 @@ Status read_dspark(const DraftFields& fields, Facts& facts) {
   selector.scoring = head->second;
   // The weight of the confidence head's loss: where nothing else is said, a head that was trained is there.
   VOLLEY_ASSIGN(const double alpha, fields.of(kAlpha).number(kAlpha, {.min = 0, .max = 1e6}, 0.0));
-  VOLLEY_ASSIGN(const bool confident, boolean(kHead, alpha > 0));
-  VOLLEY_ASSIGN(const bool sees_token, boolean("confidence_head_with_markov", false));
+  VOLLEY_ASSIGN(const bool nvidias, boolean("use_confidence_head", false));
+  VOLLEY_ASSIGN(const bool confident, boolean(kHead, alpha > 0 || nvidias));
+  VOLLEY_ASSIGN(const bool sees_token, boolean("confidence_head_with_markov", nvidias));
   if (confident && selector.rank == 0) {
     return fields.of(kHead).unbuilt(kHead, "asks for a confidence head without a Markov head, which is not built");
   }
   if (confident) selector.confidence = sees_token;
   VOLLEY_ASSIGN(const std::string mode, fields.of(kMode).text(kMode, "gqa"));
   if (mode != "gqa") return fields.of(kMode).unbuilt(kMode, "is \"" + mode + "\", which is not built; built is gqa");
-  facts.names.aliases.push_back({"markov_head.", "logit_head."});
+  for (const auto& [ours, stored] : kHeadNames) facts.names.aliases.push_back({ours, stored});
   if (selector.rank > 0) facts.fields.push_back({kRank, selector.rank});
   return {};
 }
@@ -216,15 +226,16 @@ Status read_dspark(const DraftFields& fields, Facts& facts) {
 Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, bool states_target_layers) {
   VOLLEY_ASSIGN(const std::vector<std::string> architectures, config.texts("architectures"));
   const std::string_view architecture = architectures.empty() ? "" : std::string_view(architectures[0]);
-  const bool deepspec = architecture == kDeepSpec, dspark = deepspec || architecture == kSpecForge;
-  const bool dflash2 = architecture == kDFlash2;
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> own, config.object("dflash_config"));
+  const nlohmann::json nothing = nlohmann::json::object();
+  const DraftFields fields{config, own.value_or(ConfigFields(nothing, config.where() + ": dflash_config"))};
+  VOLLEY_ASSIGN(const std::string projector, fields.of(kProjector).text(kProjector, ""));
+  const bool deepspec = architecture == kDeepSpec, dflash2 = architecture == kDFlash2;
+  const bool dspark = deepspec || architecture == kSpecForge || (!dflash2 && projector == "dspark");
   VOLLEY_ASSIGN(const std::string model_type, config.text("model_type", "qwen3"));
   if (model_type != "qwen3" && !(dspark && model_type == "dspark")) {
     return config.unbuilt("model_type", "is \"" + model_type + "\", which is not built in a drafter; built is qwen3");
   }
-  VOLLEY_ASSIGN(const std::optional<ConfigFields> own, config.object("dflash_config"));
-  const nlohmann::json nothing = nlohmann::json::object();
-  const DraftFields fields{config, own.value_or(ConfigFields(nothing, config.where() + ": dflash_config"))};
 
   Facts facts;
   facts.architecture = dspark || dflash2 ? architecture : "DFlashDraftModel";

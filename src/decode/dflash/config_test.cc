@@ -210,6 +210,12 @@ TEST(DraftConfig, DSparkIsRead) {
   EXPECT_TRUE(with(unsaid).selector.confidence);
   EXPECT_FALSE(with(R"({"dflash_config":{"enable_confidence_head":null}})").selector.confidence);
   EXPECT_EQ(with(R"({"dflash_config":{"shift_label":false}})").first_proposal, 1);
+  // NVIDIA's schema.
+  const char* nvidias = R"({"architectures":["DFlashDraftModel"],"dflash_config":{"shift_label":true,
+      "enable_confidence_head":null,"confidence_head_with_markov":null,"use_confidence_head":true}})";
+  EXPECT_EQ(with(nvidias).proposals, 16);
+  EXPECT_EQ(with(nvidias).selector.confidence, true);
+  EXPECT_EQ(with(nvidias).selector.scoring, ops::Scoring::kRecurrent);
 }
 
 TEST(DraftConfig, DSparkIsRefusedByWhatIsWrong) {

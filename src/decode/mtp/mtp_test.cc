@@ -10,6 +10,7 @@
 #include "families/family.h"
 #include "families/fields.h"
 #include "weights/checkpoint.h"
+#include "weights/coded_files_for_test.h"
 
 namespace volley::decode::mtp {
 namespace {
@@ -22,12 +23,12 @@ T needed(Result<T> result) {
   return std::move(result).value();
 }
 
-// A head of tests/data/mtp beside its target, with the one sequence that its reference has.
+// A head of tests/data/mtp, or the one in `dir`, beside its target, with the one sequence that its reference has.
 class HeadFixture {
  public:
-  explicit HeadFixture(const std::string& name)
-      : dir_("tests/data/mtp/" + name),
-        expected_(needed(weights::open_safetensors(dir_ + "/expected"))),
+  explicit HeadFixture(const std::string& name, const std::string& dir = "")
+      : dir_(dir.empty() ? "tests/data/mtp/" + name : dir),
+        expected_(needed(weights::open_safetensors("tests/data/mtp/" + name + "/expected"))),
         device_(needed(make_cpu_device(1))),
         spec_(needed(decode::read_proposer(dir_))) {
     const std::string target_dir = "tests/data/targets/" + name;
@@ -81,8 +82,11 @@ class HeadFixture {
 
   // What it drafts after `context` known tokens and the reference's next one.
   std::vector<TokenId> draft(int32_t context, int32_t tokens) {
+    return draft(context, tokens, static_cast<TokenId>(values("last." + std::to_string(context), {1})[0]));
+  }
+  std::vector<TokenId> draft(int32_t context, int32_t tokens, TokenId last) {
     slot_.length = context + 1;
-    slot_.last_token = static_cast<TokenId>(values("last." + std::to_string(context), {1})[0]);
+    slot_.last_token = last;
     ops::StepSegment segment;
     segment.block_index = 0;
     segment.draft = segment.drafts_reserved = tokens;
@@ -101,6 +105,8 @@ class HeadFixture {
     return drafted;
   }
 
+  // 64 rows: the context, the next token and the drafts after it.
+  std::vector<float> blocks() const { return values("blocks", {64, 2 + kTokens}); }
   std::vector<TokenId> reference(int32_t context) const {
     const std::vector<float> tokens = values("drafts." + std::to_string(context), {kTokens});
     return {tokens.begin(), tokens.end()};
@@ -157,11 +163,44 @@ TEST(MtpHead, DraftsWhatTheReferenceDoes) {
   }
 }
 
+TEST(MtpHead, DraftsTheReferencesOtherBlocks) {
+  for (const char* name : {"hybrid_tied", "hybrid_experts", "next_experts"}) {
+    HeadFixture head(name);
+    const std::vector<float> blocks = head.blocks();
+    int32_t known = 0;
+    for (size_t i = 0; i < blocks.size(); i += 2 + kTokens) {
+      const auto context = static_cast<int32_t>(blocks[i]);
+      if (context < known) known = 0;
+      head.commit(known, context - known);
+      known = context;
+      EXPECT_EQ(head.draft(context, kTokens, static_cast<TokenId>(blocks[i + 1])),
+                std::vector<TokenId>(&blocks[i + 2], &blocks[i + 2] + kTokens))
+          << name << ", " << context;
+    }
+  }
+}
+
 TEST(MtpHead, SeesNothingOfRejectedRows) {
   HeadFixture head("hybrid_tied");
   head.commit(0, 5);
   for (int32_t known = 5; known < 9; ++known) head.commit(known, 1, kTokens);
   EXPECT_EQ(head.draft(9, kTokens), head.reference(9));
+}
+
+TEST(MtpHead, OfCodesDraftsWhatTheirValuesDo) {
+  const auto is_linear = [](const std::string& file_name) {
+    return file_name.find("norm") == std::string::npos && !file_name.ends_with("gate.weight");
+  };
+  for (const std::string name : {"hybrid_tied", "next_experts"}) {
+    for (const weights::TestCoding& coding : weights::kTestCodings) {
+      const weights::CodedFolders made("tests/data/mtp/" + name, coding, is_linear);
+      HeadFixture codes(name, made.codes()), values(name, made.values());
+      for (HeadFixture* head : {&codes, &values}) head->commit(0, 9);
+      const std::vector<TokenId> drafts = values.draft(9, kTokens);
+      EXPECT_EQ(codes.draft(9, kTokens), drafts) << name << ", " << coding.name;
+      EXPECT_NE(drafts, codes.reference(9)) << "these are other weights";
+    }
+  }
 }
 
 TEST(MtpHead, RefusesWhatIsNotBuilt) {

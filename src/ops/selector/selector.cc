@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 #include "device/cpu/thread_pool.h"
 #include "ops/choice/kernels.h"
@@ -16,11 +18,11 @@ namespace {
 using choice::CpuSamplerState;
 using choice::Slot;
 
-// The candidates of each row, the best first; where a row has fewer than top_k, the rest are kNone.
+// The candidates of each row, the best first, then the drawn one; where a row has fewer, the rest are kNone.
 struct Candidates {
   static constexpr int32_t kNone = -1;
-  TensorView logits;   // [rows, top_k] fp32
-  TensorView columns;  // [rows, top_k] int32: of the task's logits
+  TensorView logits;   // [rows, top_k + 1] fp32
+  TensorView columns;  // [rows, top_k + 1] int32: of the task's logits
 };
 
 void find_row(const float* logits, int64_t vocab, int64_t k, float* values, int32_t* ids) {
@@ -36,30 +38,63 @@ void find_row(const float* logits, int64_t vocab, int64_t k, float* values, int3
   std::fill(ids + found, ids + k, Candidates::kNone);
 }
 
-void find_candidates(Stream& stream, TensorView logits, const Candidates& candidates) {
-  const int64_t vocab = logits.dim(1), k = candidates.columns.dim(1);
-  stream.pool().parallel_for(logits.dim(0), [&](int64_t row, int) {
-    find_row(logits.as<float>() + row * vocab, vocab, k, candidates.logits.as<float>() + row * k,
-             candidates.columns.as<int32_t>() + row * k);
-  });
-}
-
 float value_of(TensorView table, int64_t i) {
   if (table.dtype == DType::kBF16) return to_float(table.as<BFloat16>()[i]);
   if (table.dtype == DType::kF16) return to_float(table.as<Float16>()[i]);
   return table.as<float>()[i];
 }
 
-float noise_of(const Slot& slot, int32_t index, TokenId token) {
+choice::PhiloxKey key_of(const Slot& slot, int32_t index) {
   const SlotSampling& sampling = slot.sampling;
-  const choice::PhiloxKey key = {
-      .key = {static_cast<uint32_t>(sampling.seed), static_cast<uint32_t>(sampling.seed >> 32)},
-      .counter = {static_cast<uint32_t>(index), sampling.params.choice_index, 0}};
+  return {.key = {static_cast<uint32_t>(sampling.seed), static_cast<uint32_t>(sampling.seed >> 32)},
+          .counter = {static_cast<uint32_t>(index), sampling.params.choice_index, 0}};
+}
+
+float noise_of(const Slot& slot, int32_t index, TokenId token) {
   std::array<uint32_t, 4> words;
-  choice::philox(key, static_cast<uint32_t>(token) / 4, 1, words.data());
+  choice::philox(key_of(slot, index), static_cast<uint32_t>(token) / 4, 1, words.data());
   float noise;
   choice::gumbel(&words[token % 4], 1, &noise);
   return noise;
+}
+
+bool has_filter(const Slot& slot) {
+  return slot.rule.top_k > 0 || slot.sampling.params.top_p < 1 || slot.sampling.params.min_p > 0;
+}
+
+// The column of the highest logit / T + g; kNone where no score is a number. peak: the highest logit.
+int32_t draw_row(const SelectorTask& task, const float* logits, float peak, const Slot& slot, int32_t index) {
+  const auto columns = static_cast<int32_t>(task.logits.dim(1));
+  const choice::Row row = {.values = logits, .divisor = slot.rule.divisor, .peak = peak / slot.rule.divisor, .cut = {}};
+  choice::Scored best;
+  if (!std::isfinite(row.peak)) return Candidates::kNone;
+  if (task.token_ids.data == nullptr) {
+    best = choice::best_noisy(row, 0, columns, key_of(slot, index), row.peak + choice::kGumbelMin);
+  } else {
+    for (int32_t c = 0; c < columns; ++c) {
+      const float z = logits[c] / row.divisor;
+      if (!(z + choice::kGumbelMax > best.score) || z < row.peak - choice::kWindow) continue;
+      const float score = z + noise_of(slot, index, task.token_ids.as<TokenId>()[c]);
+      if (score > best.score) best = {score, c};
+    }
+  }
+  return best.id < columns ? best.id : Candidates::kNone;
+}
+
+// The candidates of a segment's rows.
+void find_candidates(const SelectorTask& task, const ChoiceSegment& segment, int32_t i, const Candidates& candidates) {
+  const int64_t vocab = task.logits.dim(1), k = task.top_k, row = int64_t{segment.row_begin} + i;
+  const float* const logits = task.logits.as<float>() + row * vocab;
+  float* const values = candidates.logits.as<float>() + row * (k + 1);
+  int32_t* const columns = candidates.columns.as<int32_t>() + row * (k + 1);
+  find_row(logits, vocab, k, values, columns);
+  columns[k] = Candidates::kNone;
+  const Slot& slot = static_cast<const CpuSamplerState&>(*task.state).slot(segment.slot);
+  if (slot.rule.greedy || has_filter(slot) || k == kMaxCandidates || columns[k - 1] == Candidates::kNone) return;
+  const int32_t drawn = draw_row(task, logits, values[0], slot, segment.first_index + i);
+  if (drawn == Candidates::kNone || std::find(columns, columns + k, drawn) != columns + k) return;
+  columns[k] = drawn;
+  values[k] = logits[drawn];
 }
 
 float dot(TensorView table, int64_t first, const float* x, int64_t n) {
@@ -101,30 +136,61 @@ float head_chance(const SelectorTask& task, int64_t row, const float* embedding)
   return sigmoid_of(sum);
 }
 
+// The weights of n candidates with these scores, as softmax has them but for a factor; 0 for those that the slot's
+// filters leave out. Their sum.
+float weigh(const Slot& slot, const float* scores, int64_t n, float* weights) {
+  const float highest = n > 0 ? *std::max_element(scores, scores + n) : 0;
+  for (int64_t c = 0; c < n; ++c) weights[c] = std::exp(scores[c] - highest);
+  if (slot.rule.greedy || !has_filter(slot)) return std::accumulate(weights, weights + n, 0.0f);
+  const SamplingParams& params = slot.sampling.params;
+  std::array<float, kMaxCandidates> before = {};  // weights of those before it in the order of scores
+  float sum = 0;
+  for (int64_t c = 0; c < n; ++c) {
+    int32_t better = 0;
+    for (int64_t other = 0; other < n; ++other) {
+      if (!(scores[other] > scores[c]) && (scores[other] != scores[c] || other >= c)) continue;
+      ++better;
+      before[c] += weights[other];
+    }
+    if (counts(slot.rule, params.min_p > 0, scores[c], highest, better)) {
+      sum += weights[c];
+    } else {
+      before[c] = std::numeric_limits<float>::infinity();
+    }
+  }
+  const float wanted = static_cast<float>(params.top_p) * sum;
+  for (int64_t c = 0; c < n; ++c) {
+    if (before[c] >= (params.top_p < 1 ? wanted : std::numeric_limits<float>::infinity())) weights[c] = 0;
+  }
+  return std::accumulate(weights, weights + n, 0.0f);
+}
+
 void walk_segment(const SelectorTask& task, const Candidates& candidates, const ChoiceSegment& segment) {
   const Slot& slot = static_cast<const CpuSamplerState&>(*task.state).slot(segment.slot);
-  const int64_t rank = task.predecessor.dim(1), k = candidates.columns.dim(1);
+  const int64_t rank = task.predecessor.dim(1), k = std::min<int64_t>(task.top_k + 1, kMaxCandidates);
+  const int64_t width = candidates.columns.dim(1);
   const TokenId* const ids = task.token_ids.data == nullptr ? nullptr : task.token_ids.as<TokenId>();
   Walk walk;
-  std::array<float, kMaxCandidates> scores;  // over the temperature
+  std::array<float, kMaxCandidates> scores, weights;  // scores: over the temperature
   TokenId previous = task.slots[segment.slot].last_token;
   for (int32_t i = 0; i < segment.rows; ++i) {
     const int64_t row = int64_t{segment.row_begin} + i;
-    const int32_t* columns = candidates.columns.as<int32_t>() + row * k;
+    const int32_t* columns = candidates.columns.as<int32_t>() + row * width;
     walk.step(task, row, previous);
     int64_t n = 0, best = 0;
-    float highest = -std::numeric_limits<float>::infinity(), reached = highest;
     for (; n < k && columns[n] != Candidates::kNone; ++n) {
       const float sum = dot(task.successor, columns[n] * rank, walk.query.data(), rank);
-      scores[n] = (candidates.logits.as<float>()[row * k + n] + sum) / slot.rule.divisor;
-      highest = std::max(highest, scores[n]);
-      const TokenId id = ids == nullptr ? columns[n] : ids[columns[n]];
-      const float score = slot.rule.greedy ? scores[n] : scores[n] + noise_of(slot, segment.first_index + i, id);
-      if (score > reached) reached = score, best = n;
+      scores[n] = (candidates.logits.as<float>()[row * width + n] + sum) / slot.rule.divisor;
     }
-    float weights = 0;
-    for (int64_t c = 0; c < n; ++c) weights += std::exp(scores[c] - highest);
-    float probability = n > 0 ? std::exp(scores[best] - highest) / weights : 0;
+    const float sum = weigh(slot, scores.data(), n, weights.data());
+    float reached = -std::numeric_limits<float>::infinity();
+    for (int64_t c = 0; c < n; ++c) {
+      if (weights[c] == 0) continue;
+      const TokenId id = ids == nullptr ? columns[c] : ids[columns[c]];
+      const float score = slot.rule.greedy ? scores[c] : scores[c] + noise_of(slot, segment.first_index + i, id);
+      if (score > reached) reached = score, best = c;
+    }
+    float probability = n > 0 ? weights[best] / sum : 0;
     if (n > 0 && task.confidence.data != nullptr) probability = head_chance(task, row, walk.embedding(rank));
     const int32_t column = n > 0 ? columns[best] : 0;
     previous = ids == nullptr ? column : ids[column];
@@ -135,10 +201,15 @@ void walk_segment(const SelectorTask& task, const Candidates& candidates, const 
 
 void select_cpu(Stream& stream, const SelectorTask& task, Arena& scratch) {
   const int64_t rows = task.logits.dim(0);
-  const Candidates candidates = {scratch.take(DType::kF32, {rows, task.top_k}),
-                                 scratch.take(DType::kI32, {rows, task.top_k})};
+  const Candidates candidates = {scratch.take(DType::kF32, {rows, task.top_k + 1}),
+                                 scratch.take(DType::kI32, {rows, task.top_k + 1})};
   if (stream.dry()) return;
-  find_candidates(stream, task.logits, candidates);
+  std::vector<std::pair<const ChoiceSegment*, int32_t>> found;  // of each row
+  for (const ChoiceSegment& segment : task.segments) {
+    for (int32_t i = 0; i < segment.rows; ++i) found.emplace_back(&segment, i);
+  }
+  stream.pool().parallel_for(
+      std::ssize(found), [&](int64_t i, int) { find_candidates(task, *found[i].first, found[i].second, candidates); });
   stream.pool().parallel_for(std::ssize(task.segments), [&](int64_t segment, int) {
     if (task.segments[segment].rows > 0) walk_segment(task, candidates, task.segments[segment]);
   });

@@ -1,10 +1,13 @@
 // Choices among the best candidates of each row, from left to right, each with regard to the token before it. Of row k
-// the candidates are the `top_k` highest logits, of equals the lowest ids. A candidate c scores
+// the candidates are the `top_k` highest logits, of equals the lowest ids; and where the row is drawn at a temperature
+// T above 0 without a filter, the token of the highest logits[k] / T + g, too (if top_k is below kMaxCandidates). A
+// candidate c scores
 //   s[c] = logits[k, c] + sum over j of q[j] * successor[c, j],
 // where q is made of e = predecessor[previous] and of the row, as `Scoring` says. The choice is the sampling rule's
 // (ops/choice/choice.h) among the candidates: the highest score, at a temperature T above 0 of s / T + g(seed, index,
-// c); ties go to the candidate with the higher logit, then to the lower id. What else the rule does to logits
-// (penalties, bias, filters) is not done here: these are guesses, and the target's choice decides.
+// c), of those that min-p, top-k and top-p keep as if there were no other tokens; ties go to the candidate with the
+// higher logit, then to the lower id. What else the rule does to logits (penalties, bias) is not done here: these are
+// guesses, and the target's choice decides.
 #pragma once
 
 #include "ops/step/step.h"
@@ -58,7 +61,7 @@ struct SelectorTask {
   const SlotRow* slots = nullptr;  // the slot table; device memory
   const SamplerState* state = nullptr;
   TokenId* tokens = nullptr;     // [rows] out
-  float* probability = nullptr;  // [rows] out: the head's chance; without one softmax of s / T at the choice
+  float* probability = nullptr;  // [rows] out: the head's chance; without one softmax of the kept s / T at the choice
 };
 
 // A segment's choices depend on its rows and its slot alone. The devices may differ where scores are as close as

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
@@ -14,21 +16,58 @@ constexpr int kThreads = 512, kWarps = kThreads / 32;
 constexpr int kEach = 24;  // columns of a thread
 constexpr int64_t kSlice = int64_t{kThreads} * kEach;
 
-// The best columns of a slice of a row, the best first; 0 where there are no more. A block has a slice in registers.
+__device__ bool has_filter(const choice::DeviceRule& rule) {
+  return rule.has_min_p != 0 || rule.top_k != 0 || rule.top_p < 1.0f;
+}
+
+// What says how rows are drawn.
+struct Draws {
+  const TokenId* token_ids;  // null: tokens and columns are one
+  const ChoiceSegment* segments;
+  int32_t count;
+  const choice::DeviceSlot* rules;
+};
+
+// This thread's best of the slice of a row by logit / T + g; 0: none. highest: the slice's highest logit.
+__device__ __noinline__ Key draw_slice(const float* row, int64_t vocab, int64_t slice, const TokenId* token_ids,
+                                       const choice::DeviceRule& rule, int32_t index, float highest) {
+  const float lowest = highest / rule.divisor - choice::kWindow;
+  Key best = 0;
+  for (int q = 0; q < kEach / 4; ++q) {
+    const int64_t four = slice + (int64_t{q} * kThreads + threadIdx.x) * 4;
+    int32_t block = -1;
+    uint4 words;
+    for (int64_t column = four; column < min(four + 4, vocab); ++column) {
+      const float z = row[column] / rule.divisor;
+      if (!(z >= lowest)) continue;
+      const TokenId token = token_ids == nullptr ? static_cast<TokenId>(column) : token_ids[column];
+      if (token / 4 != block) {
+        block = token / 4;
+        words = choice::philox(rule.seed[0], rule.seed[1], static_cast<uint32_t>(block), static_cast<uint32_t>(index),
+                               rule.choice_index);
+      }
+      best = max(best, choice::key_of(z + choice::gumbel(choice::word_of(words, token)), static_cast<int32_t>(column)));
+    }
+  }
+  return best;
+}
+
+// The best columns of a slice of a row, the best first; 0 where there are no more. Then the drawn one; 0 where the row
+// is not drawn. A block has a slice in registers.
 // The least of kMaxCandidates threads' groups' highest values is a bound that at least so many columns reach, and
 // seldom more than a few times as many. These few are ranked by comparing each with each.
 __global__ void __launch_bounds__(kThreads, 2)
-    find_kernel(const float* logits, int64_t vocab, int32_t top_k, Key* of_slices) {
+    find_kernel(const float* logits, int64_t vocab, int32_t top_k, Draws draws, Key* of_slices) {
   constexpr int kGroup = kThreads / kMaxCandidates;
   __shared__ float highest[kMaxCandidates];
   __shared__ Key found[kThreads];
-  __shared__ Key of_warps[kWarps];
-  __shared__ int32_t count;
+  __shared__ Key of_warps[kWarps], drawn[kWarps];
+  __shared__ int32_t count, of_row;  // of_row: the row's segment
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const float* const row = logits + blockIdx.x * vocab;
-  Key* const to = of_slices + (static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * top_k;
+  Key* const to = of_slices + (static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * (top_k + 1);
   const int64_t first = blockIdx.y * kSlice + thread;
   const auto key = [&](int j, float value) {
     return choice::key_of(value, static_cast<int32_t>(first) + j * kThreads);
@@ -41,10 +80,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (const float value : values) bound = fmaxf(bound, value);
   for (int step = kGroup / 2; step > 0; step /= 2) bound = fmaxf(bound, __shfl_xor_sync(0xffffffff, bound, step));
   if (thread % kGroup == 0) highest[thread / kGroup] = bound;
-  if (thread == 0) count = 0;
+  if (thread == 0) {
+    count = 0;
+    of_row = -1;
+  }
   __syncthreads();
   bound = highest[lane];
-  for (int step = 16; step > 0; step /= 2) bound = fminf(bound, __shfl_xor_sync(0xffffffff, bound, step));
+  float peak = bound;
+  for (int step = 16; step > 0; step /= 2) {
+    bound = fminf(bound, __shfl_xor_sync(0xffffffff, bound, step));
+    peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, step));
+  }
+  for (int32_t i = thread; i < draws.count; i += kThreads) {
+    const int32_t in = static_cast<int32_t>(blockIdx.x) - draws.segments[i].row_begin;
+    if (in >= 0 && in < draws.segments[i].rows) of_row = i;
+  }
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     if (!(values[j] >= bound)) continue;
@@ -52,6 +102,20 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (at < kThreads) found[at] = key(j, values[j]);
   }
   __syncthreads();
+  const ChoiceSegment* const segment = of_row < 0 ? nullptr : draws.segments + of_row;
+  const choice::DeviceRule* const rule = segment == nullptr ? nullptr : draws.rules + segment->slot;
+  const bool draw = rule != nullptr && rule->greedy == 0 && !has_filter(*rule) && isfinite(peak);
+  if (draw) {
+    const int32_t index = segment->first_index + static_cast<int32_t>(blockIdx.x) - segment->row_begin;
+    Key best = draw_slice(row, vocab, blockIdx.y * kSlice, draws.token_ids, *rule, index, peak);
+    for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(0xffffffff, best, step));
+    if (lane == 0) drawn[thread / 32] = best;
+    __syncthreads();
+  }
+  if (thread == 0) {
+    to[top_k] = 0;
+    for (int i = 0; draw && i < kWarps; ++i) to[top_k] = max(to[top_k], drawn[i]);
+  }
   if (count <= kThreads) {
     if (thread >= count) {
       if (thread < top_k) to[thread] = 0;
@@ -88,7 +152,7 @@ __device__ Key best_of_slices(const Key* of_slices, int32_t slices, int32_t top_
   Key best = lane < top_k ? of_slices[lane] : 0;
 #pragma unroll 4
   for (int32_t s = 1; s < slices; ++s) {
-    best = max(best, back < top_k ? of_slices[s * top_k + back] : 0);
+    best = max(best, back < top_k ? of_slices[s * (top_k + 1) + back] : 0);
     for (int32_t step = 16; step > 0; step /= 2) {
       const Key other = __shfl_xor_sync(0xffffffff, best, step);
       best = (lane & step) == 0 ? max(best, other) : min(best, other);
@@ -122,14 +186,16 @@ struct Matrix {
 
 struct WalkArgs {
   Scoring scoring;
-  int32_t outputs, inputs;  // of W; a row of `hidden` has as many as outputs
-  int32_t rank, top_k;
+  int32_t outputs, inputs;     // of W; a row of `hidden` has as many as outputs
+  int32_t rank, top_k, width;  // width: candidates of a row with the drawn one, at most a warp's lanes
+  const float* logits;
+  int64_t vocab;
   const float* hidden;
   const float* confidence;  // null: there is no such head
   Matrix predecessor, successor, weight, confidence_weight;
   const Key* of_slices;  // the candidates of the row's slices
   int32_t slices;
-  float* values;             // the row's candidates: [rows, top_k]
+  float* values;             // the row's candidates: [rows, width]
   int32_t* columns;          // likewise; kNone where there are no more
   const TokenId* token_ids;  // null: tokens and columns are one
   const ChoiceSegment* segments;
@@ -143,6 +209,11 @@ struct WalkArgs {
 
 constexpr int32_t kNone = -1;
 
+__device__ float warp_sum(float value) {
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
+  return value;
+}
+
 // All lanes of a warp get the sum over j of x[j] * matrix[row, j].
 __device__ float warp_dot(const Matrix& matrix, int64_t row, const float* x, int32_t n) {
   float sum = 0;
@@ -152,8 +223,7 @@ __device__ float warp_dot(const Matrix& matrix, int64_t row, const float* x, int
       sum += x[j] * static_cast<float>(values[j]);
     }
   });
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
-  return sum;
+  return warp_sum(sum);
 }
 
 // Makes a segment's candidates of those of slices, a warp a row. What the walk will read of the tables is known then,
@@ -161,13 +231,28 @@ __device__ float warp_dot(const Matrix& matrix, int64_t row, const float* x, int
 __device__ void take_candidates(const WalkArgs& args, const ChoiceSegment& segment) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
   for (int32_t i = static_cast<int32_t>(threadIdx.x) / 32; i < segment.rows; i += kWarps) {
-    const int64_t row = int64_t{segment.row_begin} + i, at = row * args.top_k + lane;
-    const Key key = best_of_slices(args.of_slices + row * args.slices * args.top_k, args.slices, args.top_k);
-    if (lane >= args.top_k) continue;
-    const int32_t column = key == 0 ? kNone : choice::id_of(key);
+    const int64_t row = int64_t{segment.row_begin} + i, at = row * args.width + lane;
+    const Key* const of_slices = args.of_slices + row * args.slices * (args.top_k + 1);
+    const Key key = best_of_slices(of_slices, args.slices, args.top_k);
+    int32_t column = lane < args.top_k && key != 0 ? choice::id_of(key) : kNone;
+    float value = choice::value_of(key);
+    if (args.width > args.top_k) {
+      Key drawn = 0;
+      for (int32_t s = lane; s < args.slices; s += 32) drawn = max(drawn, of_slices[s * (args.top_k + 1) + args.top_k]);
+      for (int step = 16; step > 0; step /= 2) drawn = max(drawn, __shfl_xor_sync(0xffffffff, drawn, step));
+      const bool whole = __shfl_sync(0xffffffff, column, args.top_k - 1) != kNone;
+      const bool number = isfinite(__shfl_sync(0xffffffff, value, 0));
+      const int32_t other = drawn == 0 || !whole || !number ? kNone : choice::id_of(drawn);
+      const bool known = __any_sync(0xffffffff, lane < args.top_k && column == other);
+      if (lane == args.top_k && other != kNone && !known) {
+        column = other;
+        value = args.logits[row * args.vocab + other];
+      }
+    }
+    if (lane >= args.width) continue;
     args.columns[at] = column;
-    args.values[at] = choice::value_of(key);
-    if (key == 0) continue;
+    args.values[at] = value;
+    if (column == kNone) continue;
     args.successor.prefetch(column);
     args.predecessor.prefetch(args.token_of(column));
   }
@@ -175,10 +260,10 @@ __device__ void take_candidates(const WalkArgs& args, const ChoiceSegment& segme
 
 // What a warp, a lane a candidate, makes of a row's scores, those over the temperature and those with noise. chance:
 // the head's.
-__device__ TokenId choose_one(const WalkArgs& args, int64_t row, const float* scores, const float* noisy,
-                              float chance) {
+__device__ TokenId choose_one(const WalkArgs& args, const choice::DeviceRule& rule, bool filtered, int64_t row,
+                              const float* scores, const float* noisy, float chance) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int32_t column = lane < args.top_k ? args.columns[row * args.top_k + lane] : kNone;
+  const int32_t column = lane < args.width ? args.columns[row * args.width + lane] : kNone;
   const float score = column != kNone ? scores[lane] : -INFINITY;
   Key best = column != kNone && noisy[lane] > -INFINITY ? choice::key_of(noisy[lane], lane) : 0;
   float highest = score;
@@ -186,8 +271,22 @@ __device__ TokenId choose_one(const WalkArgs& args, int64_t row, const float* sc
     best = max(best, __shfl_xor_sync(0xffffffff, best, step));
     highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, step));
   }
-  float weights = column != kNone ? expf(score - highest) : 0;
-  for (int step = 16; step > 0; step /= 2) weights += __shfl_xor_sync(0xffffffff, weights, step);
+  float weight = column != kNone ? expf(score - highest) : 0;
+  if (filtered) {
+    int32_t better = 0;
+    float before = 0;  // the weights of those before it in the order of scores
+    for (int32_t i = 0; i < 32; ++i) {
+      const float other = __shfl_sync(0xffffffff, score, i), of_other = __shfl_sync(0xffffffff, weight, i);
+      if (!(other > score) && (other != score || i >= lane)) continue;
+      ++better;
+      before += of_other;
+    }
+    if (column == kNone || !counts(rule, rule.has_min_p != 0, score, highest, better)) weight = 0;
+    if (rule.top_p < 1.0f && before >= rule.top_p * warp_sum(weight)) weight = 0;
+    best = weight != 0 && noisy[lane] > -INFINITY ? choice::key_of(noisy[lane], lane) : 0;
+    for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(0xffffffff, best, step));
+  }
+  const float weights = warp_sum(weight);
   const int32_t chosen = best == 0 ? 0 : choice::id_of(best);
   float probability = expf(__shfl_sync(0xffffffff, score, chosen) - highest) / weights;
   if (args.confidence != nullptr) probability = chance;
@@ -219,7 +318,7 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
   for (int32_t j = thread; j < args.rank; j += kThreads) inputs[j] = 0;
   TokenId previous = args.slots[segment.slot].last_token;
   const float divisor = rule.divisor;
-  const bool greedy = rule.greedy != 0;
+  const bool greedy = rule.greedy != 0, filtered = !greedy && has_filter(rule);
   take_candidates(args, segment);
   __syncthreads();
   for (int32_t i = 0; i < segment.rows; ++i) {
@@ -227,8 +326,8 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
     int32_t column = kNone;  // this warp's candidate: it comes while the token before is looked up
     float logit = 0;
     const auto take = [&](int32_t c) {
-      column = c < args.top_k ? args.columns[row * args.top_k + c] : kNone;
-      logit = c < args.top_k ? args.values[row * args.top_k + c] : 0;
+      column = c < args.width ? args.columns[row * args.width + c] : kNone;
+      logit = c < args.width ? args.values[row * args.width + c] : 0;
     };
     take(warp);
     const float* hidden = args.hidden + row * args.outputs;
@@ -266,7 +365,7 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(WalkArgs args) {
       if (lane == 0) chance = sigmoid_of(args.confidence[row] + sum);
     }
     __syncthreads();
-    previous = choose_one(args, row, scores, noisy, chance);
+    previous = choose_one(args, rule, filtered, row, scores, noisy, chance);
   }
 }
 
@@ -279,7 +378,7 @@ Matrix matrix_of(const TensorView& view, int64_t first = 0) {
 void select_cuda(Stream& stream, const SelectorTask& task, Arena& scratch) {
   const int64_t rows = task.logits.dim(0), vocab = task.logits.dim(1), slices = (vocab + kSlice - 1) / kSlice;
   Key* const of_slices = static_cast<Key*>(
-      scratch.take(DType::kU8, {rows * slices * task.top_k * static_cast<int64_t>(sizeof(Key))}).data);
+      scratch.take(DType::kU8, {rows * slices * (task.top_k + 1) * static_cast<int64_t>(sizeof(Key))}).data);
   WalkArgs args = {};
   const int64_t rank = task.predecessor.dim(1);
   const ScoringSizes sizes = sizes_of(task.scoring);
@@ -288,6 +387,9 @@ void select_cuda(Stream& stream, const SelectorTask& task, Arena& scratch) {
   args.inputs = static_cast<int32_t>(sizes.inputs * rank);
   args.rank = static_cast<int32_t>(rank);
   args.top_k = task.top_k;
+  args.width = std::min(task.top_k + 1, kMaxCandidates);
+  args.logits = static_cast<const float*>(task.logits.data);
+  args.vocab = vocab;
   args.hidden = static_cast<const float*>(task.hidden.data);
   args.confidence = static_cast<const float*>(task.confidence.data);
   args.predecessor = matrix_of(task.predecessor);
@@ -296,16 +398,17 @@ void select_cuda(Stream& stream, const SelectorTask& task, Arena& scratch) {
   args.confidence_weight = matrix_of(task.confidence_weight.matrix, task.confidence_weight.first);
   args.of_slices = of_slices;
   args.slices = static_cast<int32_t>(slices);
-  args.values = scratch.take(DType::kF32, {rows, task.top_k}).as<float>();
-  args.columns = scratch.take(DType::kI32, {rows, task.top_k}).as<int32_t>();
+  args.values = scratch.take(DType::kF32, {rows, args.width}).as<float>();
+  args.columns = scratch.take(DType::kI32, {rows, args.width}).as<int32_t>();
   args.token_ids = static_cast<const TokenId*>(task.token_ids.data);
   args.segments = task.segments.data();
   args.slots = task.slots;
   args.tokens = task.tokens;
   args.probability = task.probability;
   args.rules = static_cast<const choice::CudaSamplerState&>(*task.state).slots();
+  const Draws draws = {args.token_ids, args.segments, static_cast<int32_t>(task.segments.size()), args.rules};
   cuda::launch(find_kernel, {.grid = cuda::dims(rows, slices), .block = dim3(kThreads), .early = true}, stream,
-               static_cast<const float*>(task.logits.data), vocab, task.top_k, of_slices);
+               args.logits, vocab, task.top_k, draws, of_slices);
   cuda::launch(walk_kernel, {.grid = cuda::dims(std::ssize(task.segments)), .block = dim3(kThreads), .early = true},
                stream, args);
 }

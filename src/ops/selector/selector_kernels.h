@@ -31,6 +31,13 @@ VOLLEY_HOST_DEVICE inline float query_element(Scoring scoring, const float* raw,
   }
 }
 
+// Whether a slot's filters (of choice::SlotRule or choice::DeviceRule) keep a candidate of this score, given the
+// highest one and how many are before it in the order of scores, as far as no sum of weights decides.
+template <typename Rule>
+VOLLEY_HOST_DEVICE bool counts(const Rule& rule, bool min_p, float score, float highest, int32_t before) {
+  return (rule.top_k == 0 || before < rule.top_k) && (!min_p || score - highest >= rule.log_min_p);
+}
+
 struct SelectorKernels {
   void (*select)(Stream& stream, const SelectorTask& task, Arena& scratch);
 

@@ -1,10 +1,11 @@
 // Protects, on the CPU and on a GPU: the candidates of a row and the walk from left to right against an fp64 oracle,
-// for each kind of scoring, at temperature 0 and above it with the sampling rule's noise; the chance that a head gives;
-// columns that are a part of the tokens; ties; rows of nothing; and that blocks do not meet.
+// for each kind of scoring, at temperature 0 and above it with the sampling rule's noise and filters; the chance that a
+// head gives; columns that are a part of the tokens; ties; rows of nothing; and that blocks do not meet.
 #include "ops/selector/selector.h"
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -25,6 +26,9 @@ struct Case {
   Scoring scoring = Scoring::kProduct;
   bool part = false;              // the columns of the logits are every second token
   std::optional<bool> head = {};  // for the chance; true: it sees the token before, too
+  int32_t filter_k = 0;           // the requests' top-k, top-p and min-p
+  float top_p = 1, min_p = 0;
+  bool filters() const { return filter_k > 0 || top_p < 1 || min_p > 0; }
 
   int32_t tokens() const { return part ? 2 * vocab : vocab; }
   TokenId token(int32_t column) const { return part ? 2 * column + 1 : column; }
@@ -63,6 +67,9 @@ struct Chosen {
 SlotSampling sampling_of(const Case& c, size_t slot) {
   SlotSampling sampling;
   sampling.params.temperature = c.temperature;
+  sampling.params.top_k = c.filter_k;
+  sampling.params.top_p = c.top_p;
+  sampling.params.min_p = c.min_p;
   sampling.params.choice_index = static_cast<int>(slot % 3);
   sampling.seed = 0x1234567890abcdefull + slot;
   return sampling;
@@ -118,6 +125,48 @@ std::vector<TokenId> best_of(const float* logits, const Case& c) {
   return ids;
 }
 
+double oracle_noise(const Case& c, size_t slot, int32_t row, int32_t column) {
+  const SlotSampling sampling = sampling_of(c, slot);
+  return oracle_gumbel(sampling.seed, first_index(slot) + row, static_cast<uint32_t>(sampling.params.choice_index),
+                       c.token(column));
+}
+
+bool is_close(double a, double b) {
+  return std::fabs(a - b) < 1e-4 * (1 + std::fabs(a));
+}
+
+// The column that logits alone would draw, and whether rounding could turn that.
+std::pair<int32_t, bool> oracle_drawn(const Case& c, const float* logits, size_t slot, int32_t row) {
+  std::vector<std::pair<double, int32_t>> order;
+  for (int32_t v = 0; v < c.vocab; ++v)
+    order.emplace_back(logits[v] / c.temperature + oracle_noise(c, slot, row, v), v);
+  std::partial_sort(order.begin(), order.begin() + 2, order.end(), std::greater<>());
+  return {order[0].second, is_close(order[0].first, order[1].first)};
+}
+
+// The weights of the candidates that the filters keep, 0 for the others; `close` where rounding could turn that.
+std::vector<double> oracle_weights(const Case& c, const std::vector<double>& scores, bool& close) {
+  std::vector<double> weights = oracle_softmax(scores), before(scores.size());
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  const double lowest = scores[order[0]] + (c.min_p > 0 ? std::log(c.min_p) : -1e9);
+  double sum = 0, seen = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const double score = scores[order[i]];
+    if (c.min_p > 0 && is_close(score, lowest)) close = true;
+    if ((c.filter_k > 0 && i >= static_cast<size_t>(c.filter_k)) || score < lowest) weights[order[i]] = 0;
+    sum += weights[order[i]];
+  }
+  for (const size_t i : order) {
+    if (c.top_p < 1 && std::fabs(seen - c.top_p * sum) < 1e-4) close = true;
+    if (c.top_p < 1 && seen >= c.top_p * sum) weights[i] = 0;
+    seen += weights[i];
+  }
+  for (double& weight : weights) weight /= seen;
+  return weights;
+}
+
 double oracle_sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
@@ -148,7 +197,7 @@ std::vector<double> oracle_query(const Case& c, const Inputs& in, size_t row, co
 void check(Device& device, const Case& c) {
   const Inputs in(c);
   const Chosen got = run(device, c, in);
-  int compared = 0, close = 0;
+  int compared = 0, close = 0, outside = 0, left_out = 0;
   size_t row = 0;
   for (size_t slot = 0; slot < c.counts.size(); ++slot) {
     TokenId previous = in.last[slot];
@@ -157,25 +206,32 @@ void check(Device& device, const Case& c) {
       std::vector<double> embedding;
       for (int32_t j = 0; j < c.rank; ++j) embedding.push_back(to_float(in.predecessor[previous * c.rank + j]));
       const std::vector<double> query = oracle_query(c, in, row, embedding, state);
-      const std::vector<int32_t> columns = best_of(&in.logits[row * c.vocab], c);
+      std::vector<int32_t> columns = best_of(&in.logits[row * c.vocab], c);
+      bool near = false;
+      if (c.temperature > 0 && !c.filters() && c.top_k < std::min(c.vocab, kMaxCandidates)) {
+        const auto [drawn, could_turn] = oracle_drawn(c, &in.logits[row * c.vocab], slot, i);
+        near = could_turn;
+        if (std::find(columns.begin(), columns.end(), drawn) == columns.end()) columns.push_back(drawn), ++outside;
+      }
       std::vector<double> scores, noisy;
       for (const int32_t column : columns) {
         double score = in.logits[row * c.vocab + column];
         for (int32_t j = 0; j < c.rank; ++j) score += query[j] * in.successor[column * c.rank + j];
         scores.push_back(c.temperature > 0 ? score / c.temperature : score);
-        const SlotSampling sampling = sampling_of(c, slot);
-        const double noise = oracle_gumbel(sampling.seed, first_index(slot) + i,
-                                           static_cast<uint32_t>(sampling.params.choice_index), c.token(column));
-        noisy.push_back(scores.back() + (c.temperature > 0 ? noise : 0));
+        noisy.push_back(scores.back() + (c.temperature > 0 ? oracle_noise(c, slot, i, column) : 0));
+      }
+      const std::vector<double> weights = c.temperature > 0 ? oracle_weights(c, scores, near) : oracle_softmax(scores);
+      for (size_t j = 0; j < noisy.size(); ++j) {
+        if (weights[j] == 0) noisy[j] = kNothing, ++left_out;
       }
       const auto best = static_cast<size_t>(std::max_element(noisy.begin(), noisy.end()) - noisy.begin());
       std::vector<double> order = noisy;
       std::sort(order.rbegin(), order.rend());
-      if (order.size() > 1 && order[0] - order[1] < 1e-4 * (1 + std::fabs(order[0]))) {
+      if (near || (order.size() > 1 && is_close(order[0], order[1]))) {
         ++close;
       } else {
         ++compared;
-        double chance = oracle_softmax(scores)[best];
+        double chance = weights[best];
         if (c.head) {
           double sum = in.confidence[row];
           for (int32_t j = 0; *c.head && j < c.rank; ++j) sum += embedding[j] * in.confidence_weight[2 + j];
@@ -188,6 +244,9 @@ void check(Device& device, const Case& c) {
     }
   }
   EXPECT_GT(compared, 20 * close) << "too few are clear";
+  if (c.temperature > 0 && c.vocab >= 1000) {
+    EXPECT_EQ(c.filters() ? left_out > 0 : outside > 0, c.top_k < 32);
+  }
 }
 
 DEVICE_TEST(Selector, MatchesOracle) {
@@ -224,6 +283,23 @@ DEVICE_TEST(Selector, EveryScoringMatchesOracle) {
             {.vocab = 64, .rank = 1, .top_k = 32, .counts = {5, 16}, .temperature = temperature, .scoring = scoring});
     }
     check(device, {.vocab = 50, .rank = 1024, .top_k = 4, .counts = {3}, .scoring = scoring, .head = true});
+  }
+}
+
+DEVICE_TEST(Selector, RequestsFiltersHoldForCandidates) {
+  DEVICE_UNDER_TEST;
+  for (const Scoring scoring : {Scoring::kProduct, Scoring::kVanilla}) {
+    Case c = {.vocab = 5003, .rank = 3, .top_k = 16, .counts = {15, 7, 1}, .temperature = 0.8f, .scoring = scoring};
+    c.top_p = 0.9f;
+    check(device, c);
+    c.filter_k = 5;
+    check(device, c);
+    c.part = true;
+    c.top_p = 1;
+    check(device, c);
+    c.filter_k = 0;
+    c.min_p = 0.1f;
+    check(device, c);
   }
 }
 
