@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, RepetitionPenaltyLogitsProcessor
+from transformers import AutoModelForCausalLM, Mistral4ForCausalLM, AutoTokenizer, Qwen3Config, RepetitionPenaltyLogitsProcessor
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
@@ -136,6 +136,11 @@ def deepseek_v3(*sizes, **more):
         "moe_layer_freq": 1, **more})
 
 
+def mistral4(*sizes, dense=0, **more):
+    return latent("Mistral4ForCausalLM", "mistral4", *sizes, dense=dense, **{
+        "norm_topk_prob": True, "n_group": 1, "topk_group": 1, **more})
+
+
 def glm4_moe_lite(*sizes, **more):
     return latent("Glm4MoeLiteForCausalLM", "glm4_moe_lite", *sizes, dense=1, **{
         "topk_method": "noaux_tc", "norm_topk_prob": True, "n_group": 1, "topk_group": 1, **more})
@@ -244,8 +249,13 @@ TARGETS = {
                                        chosen=2, inner=20, shared=1, scaling=1.0, rms_norm_eps=1e-5,
                                        first_k_dense_replace=None, mlp_layer_types=["dense", "sparse", "sparse"],
                                        rope_interleave=False), "fp32", 1),
+    "latent_grown": (mistral4(56, 4, 48, 86, 2, q_rank=28, width=32, nope=16, rope=16, value=24, experts=6, chosen=2,
+                              inner=20, shared=1, scaling=1.0, rope_theta=None, rope_parameters={
+                                  "rope_type": "yarn", "rope_theta": 10000.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                                  "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.1,
+                                  "partial_rotary_factor": 0.5, **YARN}), "bf16", 1),
 }
-STACKED = ("moe_stacked", "hybrid_experts")  # all experts of a layer as one tensor
+STACKED = ("moe_stacked", "hybrid_experts", "latent_grown")  # all experts of a layer as one tensor
 # Where the one of its place gives an answer with a choice that is too close to compare, or one token for ever.
 SEEDS = {"next_experts": 1120, "gemma_windows": 1223, "gemma_nested": 1127}
 NESTED = ("hybrid_nested", "hybrid_experts", "gemma_nested")  # as the text of a checkpoint that also holds vision
@@ -458,7 +468,7 @@ def random_layers(config, generator):
             **({} if is_linear(i) else head_norms()), **({} if model_type == "gpt_oss" else network(i))}.items()}
         if model_type == "gpt_oss":
             tensors |= interleaved_experts(i)
-        if "n_routed_experts" in config and model_type != "deepseek_v2" and f"layers.{i}.mlp.gate.weight" in tensors:
+        if "n_routed_experts" in config and model_type not in ("deepseek_v2", "mistral4") and f"layers.{i}.mlp.gate.weight" in tensors:
             tensors[f"layers.{i}.mlp.gate.e_score_correction_bias"] = 0.3 * torch.randn(
                 config["n_routed_experts"], generator=generator)
         if model_type == "qwen2" or config.get("attention_bias"):
@@ -493,7 +503,9 @@ def choose_delta_rule(chunked):
 
 
 def load(folder: Path):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    model = Mistral4ForCausalLM if kind == "mistral4" else AutoModelForCausalLM  # which does not know it
+    return model.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 @torch.no_grad()
@@ -577,7 +589,8 @@ def make_target(index, name):
     folder = DATA / "targets" / name
     tensors = random_layers(config, generator)
     if name in STACKED:
-        tensors = stack_experts(tensors, config["num_hidden_layers"], config["num_experts"])
+        tensors = stack_experts(tensors, config["num_hidden_layers"],
+                                config.get("num_experts") or config["n_routed_experts"])
     tensors = {f"model.{n}": t for n, t in tensors.items()}
     vocab, hidden = config["vocab_size"], config["hidden_size"]
     # A tied head repeats the last token for ever where embeddings outweigh what the layers add.

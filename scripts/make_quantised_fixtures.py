@@ -27,7 +27,7 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import dflash_reference
-from make_fixtures import (CONTEXTS, DATA, POSITIONS, base_config, choose_delta_rule, deepseek_v3, gpt_oss, greedy_answer, is_hybrid, llama, moe, qwen3_5_moe,
+from make_fixtures import (CONTEXTS, DATA, POSITIONS, YARN, base_config, choose_delta_rule, deepseek_v3, gpt_oss, greedy_answer, is_hybrid, llama, moe, qwen3_5_moe,
                            qwen3_next, random_layers, read_target, run_target, stack_experts, write_json, write_tensors)
 
 LEFT_ALONE = ("mlp.gate.weight", "shared_expert_gate.weight", "in_proj_a.weight", "in_proj_b.weight", "in_proj_ba.weight",
@@ -59,8 +59,8 @@ def transformers_fp8(block, scale_fmt="float", left_alone=()):
     return config, quantise
 
 
-def compressed(format_name, args, **more):
-    """compressed-tensors. An act-order's g_idx is random, as far as groups keep their sizes."""
+def compressed(format_name, args, only="", **more):
+    """compressed-tensors. An act-order's g_idx is random, as far as groups keep their sizes. `only`: of the modules."""
     weights = QuantizationArgs(**args)
     scheme = QuantizationScheme(targets=["Linear"], weights=weights, **more)
     tool = BaseCompressor.get_value_from_registry(format_name)
@@ -84,6 +84,8 @@ def compressed(format_name, args, **more):
         return groups.amin(2), groups.amax(2)
 
     def quantise(module, weight):
+        if only not in module:
+            return None
         weight = weight.bfloat16()
         low, high = ranges(weight)
         state = {"weight": weight}
@@ -256,7 +258,24 @@ FIXTURES = {
     "fp8_latent": (deepseek_v3(64, 4, 48, 85, 2, q_rank=32, width=32, nope=8, rope=16, value=16, experts=4, chosen=2,
                                inner=32, shared=1, dense=1, scaling=2.5, n_group=2, topk_group=1,
                                num_nextn_predict_layers=0), transformers_fp8((16, 16)), False),
+    # As Kimi K2.5 is published: experts alone, in a checkpoint that also has vision.
+    "int4_kimi": (deepseek_v3(64, 4, 48, 87, 3, q_rank=32, width=32, nope=12, rope=16, value=20, experts=6, chosen=2,
+                              inner=32, shared=1, dense=1, scaling=2.827, n_group=1, topk_group=1, rms_norm_eps=1e-5,
+                              num_nextn_predict_layers=0, rope_theta=50000.0, rope_scaling={
+                                  "type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0,
+                                  "beta_slow": 1.0, **YARN}), compressed(
+        "pack-quantized", {**INT4, "symmetric": True, "strategy": "group", "group_size": 32}, only=".experts."), False),
 }
+
+
+def nest_kimi(config, stored):
+    """The files of Kimi K2.5 whose decoder that is."""
+    outer = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25",
+             "text_config": {**config, "model_type": "kimi_k2"}, "media_placeholder_token_id": 5, "ignore_index": -100,
+             "vision_config": {"vt_hidden_size": 16}, "tie_word_embeddings": False}
+    tensors = {f"language_model.{name}": tensor for name, tensor in stored.items()}
+    vision = {name: torch.ones(16) for name in ("vision_tower.patch_embed.proj.bias", "mm_projector.pre_norm.weight")}
+    return outer, {**tensors, **vision}
 
 
 @torch.no_grad()
@@ -283,8 +302,11 @@ def make(index, name):
             stored[key] = tensor.bfloat16()
             widened[key] = stored[key].float()
     folder = DATA / "quantised" / name
+    files = {**config, "torch_dtype": "bfloat16", "quantization_config": quantization}
+    if name == "int4_kimi":
+        files, stored = nest_kimi(files, stored)
     write_tensors(folder, stored)
-    write_json(folder / "config.json", {**config, "torch_dtype": "bfloat16", "quantization_config": quantization})
+    write_json(folder / "config.json", files)
     ids = torch.randint(vocab, (POSITIONS,), generator=generator).tolist()
     if is_hybrid(config):
         choose_delta_rule(chunked=False)

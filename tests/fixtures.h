@@ -17,20 +17,7 @@
 
 namespace volley::testing {
 
-using weights::target_of_drafter;
-
-// The names in tests/data/KIND, without targets that the device refuses: latent attention is the CPU's.
-inline std::vector<std::string> folders(const std::string& kind) {
-  std::vector<std::string> names = weights::folders(kind);
-  if (kTestDevice == "cpu") return names;
-  std::erase_if(names, [&](const std::string& name) {
-    const auto target = families::read_target("tests/data/" + kind + "/" + name);
-    if (!target.ok()) return false;  // a drafter
-    const std::optional<model::KvFacts> kv = target->decoder.first_kv();
-    return kv && kv->v_in_k > 0;
-  });
-  return names;
-}
+using weights::folders, weights::target_of_drafter;
 
 // Expected arrays of a fixture folder.
 class Fixture {

@@ -101,6 +101,20 @@ Result<TargetConfig> read_text_part(const ConfigFields& config, const ReadText& 
   return target;
 }
 
+Status read_beside_text(const ConfigFields& config, const ConfigFields& text, std::initializer_list<const char*> unread,
+                        TargetConfig& target) {
+  VOLLEY_ASSIGN(target.eos_ids, read_eos_ids(text, target.decoder.vocab));  // unless the outer object has some
+  VOLLEY_ASSIGN(target.decoder.tied_embeddings, config.boolean("tie_word_embeddings", target.decoder.tied_embeddings));
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> vision, config.object("vision_config"));
+  if (vision) vision->take_all();
+  for (const char* field : unread) config.has(field);
+  target.names.prefixes = {"language_model.model.", "model.language_model.", "language_model.", "model.", ""};
+  for (const char* part : {"vision_tower.", "multi_modal_projector.", "mm_projector."}) {
+    target.names.skipped.push_back({part, "vision"});
+  }
+  return {};
+}
+
 TargetConfig target_of(DenseConfig dense) {
   TargetConfig target;
   target.decoder = std::move(dense.decoder);

@@ -36,6 +36,11 @@ Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& fa
 using ReadText = std::function<Result<TargetConfig>(const ConfigFields& text)>;
 Result<TargetConfig> read_text_part(const ConfigFields& config, const ReadText& read);
 
+// What a file says beside its decoder's object `text`, where the checkpoint's names begin with "language_model." and it
+// also has vision. unread: fields that say nothing about the decoder.
+Status read_beside_text(const ConfigFields& config, const ConfigFields& text, std::initializer_list<const char*> unread,
+                        TargetConfig& target);
+
 // A target with that decoder.
 TargetConfig target_of(DenseConfig dense);
 

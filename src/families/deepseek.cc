@@ -53,12 +53,19 @@ Result<DenseConfig> read_latent(const ConfigFields& config, const std::string& f
     return config.wrong("num_key_value_heads", "is not num_attention_heads, but all heads share one latent");
   }
   shape.heads = heads.heads;
-  if (const Status status = ops::check_latent(DeviceKind::kCpu, shape); !status.ok()) {
+  if (const Status status = ops::check_latent(shape); !status.ok()) {
     return Error{status.error().code, config.where() + ": " + status.error().message};
   }
   model::RopeSpec& rope = dense.decoder.ropes[0];
   VOLLEY_ASSIGN(rope.interleaved, config.boolean("rope_interleave", true));
   latent.scale = score_scale(shape.query(), rope);
+  for (const char* name : {"rope_parameters", "rope_scaling"}) {
+    VOLLEY_ASSIGN(const std::optional<ConfigFields> rotation, config.object(name));
+    if (!rotation || !rotation->has("llama_4_scaling_beta")) continue;
+    VOLLEY_ASSIGN(const double growth, rotation->number("llama_4_scaling_beta", kFactor));
+    latent.growth.factor = static_cast<float>(growth);
+    VOLLEY_ASSIGN(latent.growth.every, rotation->integer("original_max_position_embeddings", 1, 1 << 30));
+  }
   for (model::Layer& layer : dense.decoder.layers) layer.mixer = latent;
   return dense;
 }
@@ -123,6 +130,18 @@ Result<TargetConfig> read_deepseek_v3(const ConfigFields& config) {
   VOLLEY_ASSIGN(const model::Experts experts, read_biased_experts(config));
   VOLLEY_ASSIGN(const int32_t first, config.integer("first_k_dense_replace", 0, kMaxLayers));
   return target_with_experts(std::move(dense), experts, first);
+}
+
+// Kimi K2.5 and K2.6: K2's decoder, in a checkpoint that also has vision.
+Result<TargetConfig> read_kimi_k25(const ConfigFields& config) {
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> text, config.object("text_config"));
+  if (!text) return config.wrong("text_config", "is missing: it must hold the decoder");
+  for (const char* name : {"architectures", "model_type"}) text->has(name);
+  VOLLEY_ASSIGN(TargetConfig target, read_deepseek_v3(*text));
+  VOLLEY_RETURN_IF_ERROR(read_beside_text(
+      config, *text, {"media_placeholder_token_id", "ignore_index", "video_placeholder", "use_unified_vision_chunk"},
+      target));
+  return target;
 }
 
 }  // namespace volley::families

@@ -108,16 +108,10 @@ Result<TargetConfig> read_gemma3(const ConfigFields& config) {
   VOLLEY_RETURN_IF_ERROR(text.refuse_unread());
   stated.take_all();
   if (!inner) return target;
-  VOLLEY_ASSIGN(target.eos_ids, read_eos_ids(stated, target.decoder.vocab));  // unless the outer object has some
-  VOLLEY_ASSIGN(target.decoder.tied_embeddings, config.boolean("tie_word_embeddings", target.decoder.tied_embeddings));
-  VOLLEY_ASSIGN(const std::optional<ConfigFields> vision, config.object("vision_config"));
-  if (vision) vision->take_all();
-  for (const char* token : {"image_token_index", "boi_token_index", "eoi_token_index", "mm_tokens_per_image",
-                            "image_token_id", "boi_token_id", "eoi_token_id"}) {
-    config.has(token);
-  }
-  target.names.prefixes = {"language_model.model.", "model.language_model.", "language_model.", "model.", ""};
-  target.names.skipped = {{"vision_tower.", "vision"}, {"multi_modal_projector.", "vision"}};
+  VOLLEY_RETURN_IF_ERROR(read_beside_text(config, stated,
+                                          {"image_token_index", "boi_token_index", "eoi_token_index",
+                                           "mm_tokens_per_image", "image_token_id", "boi_token_id", "eoi_token_id"},
+                                          target));
   return target;
 }
 

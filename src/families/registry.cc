@@ -10,7 +10,7 @@
 namespace volley::families {
 namespace {
 
-// A family's name in config.json, and its reader.
+// A family's name in config.json, and its reader. The first of an architecture is that of a file without "model_type".
 struct Family {
   const char* architecture;
   const char* model_type;
@@ -20,13 +20,17 @@ struct Family {
 constexpr Family kFamilies[] = {
     {"DeepseekV2ForCausalLM", "deepseek_v2", read_deepseek_v2},
     {"DeepseekV3ForCausalLM", "deepseek_v3", read_deepseek_v3},
+    {"DeepseekV3ForCausalLM", "kimi_k2", read_deepseek_v3},
     {"Gemma3ForCausalLM", "gemma3_text", read_gemma3},
     {"Gemma3ForConditionalGeneration", "gemma3", read_gemma3},
     {"Glm4MoeForCausalLM", "glm4_moe", read_glm4_moe},
     {"Glm4MoeLiteForCausalLM", "glm4_moe_lite", read_glm4_moe_lite},
     {"GptOssForCausalLM", "gpt_oss", read_gpt_oss},
     {"GraniteForCausalLM", "granite", read_granite},
+    {"KimiK25ForConditionalGeneration", "kimi_k25", read_kimi_k25},
     {"LlamaForCausalLM", "llama", read_llama},
+    {"Mistral3ForConditionalGeneration", "mistral3", read_mistral4},
+    {"Mistral4ForCausalLM", "mistral4", read_mistral4},
     {"MistralForCausalLM", "mistral", read_mistral},
     {"Qwen2ForCausalLM", "qwen2", read_qwen2},
     {"Qwen3ForCausalLM", "qwen3", read_qwen3},
@@ -58,17 +62,21 @@ Result<TargetConfig> read_target(const std::string& dir) {
   VOLLEY_ASSIGN(const std::vector<std::string> architectures, config.texts("architectures"));
   if (architectures.empty()) return config.wrong("architectures", "is missing: it must name the model's architecture");
   const std::string& architecture = architectures[0];
-  const Family* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                                      [&](const Family& f) { return f.architecture == architecture; });
-  if (family == std::end(kFamilies)) return unknown_architecture(config, architecture);
-  VOLLEY_ASSIGN(const std::string model_type, config.text("model_type", family->model_type));
-  if (model_type != family->model_type) {
+  const auto is_architecture = [&](const Family& f) { return f.architecture == architecture; };
+  const Family* const first = std::find_if(std::begin(kFamilies), std::end(kFamilies), is_architecture);
+  if (first == std::end(kFamilies)) return unknown_architecture(config, architecture);
+  VOLLEY_ASSIGN(const std::string model_type, config.text("model_type", first->model_type));
+  const Family* const family = std::find_if(
+      first, std::end(kFamilies), [&](const Family& f) { return is_architecture(f) && f.model_type == model_type; });
+  if (family == std::end(kFamilies)) {
     return config.unbuilt("model_type", "is \"" + model_type + "\", which is not built for " + architecture +
-                                            "; built is " + family->model_type);
+                                            "; built is " + first->model_type);
   }
   VOLLEY_ASSIGN(TargetConfig target, family->read(config));
   target.architecture = architecture;
-  VOLLEY_ASSIGN(target.names.quantisation, read_quantisation(config, dir));
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> text, config.object("text_config"));
+  const bool inside = text && text->has("quantization_config");
+  VOLLEY_ASSIGN(target.names.quantisation, read_quantisation(inside ? *text : config, dir));
   VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(config, target.decoder.vocab));
   if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
   VOLLEY_RETURN_IF_ERROR(read_generation_config(dir, target));

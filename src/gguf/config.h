@@ -15,6 +15,9 @@ std::string generation_config_json(const File& file);
 
 // tokenizer.json. kUnimplemented: a tokenizer of another kind.
 Result<std::string> tokenizer_json(const File& file);
+// The same of Kimi's tokenizer, which its folders have as a file of tiktoken. config: tokenizer_config.json, which
+// names some of the 256 special tokens behind the others.
+Result<std::string> tiktoken_json(const std::string& path, std::string_view file, std::string_view config);
 // tokenizer_config.json: special tokens and the chat template.
 std::string tokenizer_config_json(const File& file);
 

@@ -1,5 +1,5 @@
-// The tokenizer of a GGUF file as a tokenizer.json. Parts that the files leave out, such as the normaliser, are taken
-// from the models whose pre-tokenizer the file names.
+// The tokenizer of a GGUF file, or of a file of tiktoken, as a tokenizer.json. Parts that the files leave out, such as
+// the normaliser, are taken from the models whose pre-tokenizer the file names.
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -52,6 +52,15 @@ constexpr Cut kCuts[] = {
          R"(|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve)"
          R"(|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
 };
+
+// Kimi's: runs of Han characters alone.
+constexpr Cut kKimi = {.name = "kimi",
+                       .pattern = R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
+                                  R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+                                  R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
+                                  R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+                                  R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+                       .whole_first = true};
 
 json byte_level(bool use_regex) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
@@ -164,13 +173,11 @@ json piece_tokenizer(const Header& header, const std::vector<std::string_view>& 
             {"merges", merges_of_scores(tokens, header.numbers("tokenizer.ggml.scores"))}}}};
 }
 
-json byte_tokenizer(const Header& header, const std::vector<std::string_view>& tokens, const Cut& cut) {
-  json merges = json::array();
-  for (const std::string_view merge : header.texts("tokenizer.ggml.merges")) merges.push_back(merge);
+json byte_tokenizer(const Cut& cut, json merges, json post_processor) {
   return {{"normalizer", cut.normalises ? json{{"type", "NFC"}} : json()},
           {"pre_tokenizer", pre_tokenizer(cut)},
           {"decoder", byte_level(true)},
-          {"post_processor", post_processor(header, tokens, cut.begins)},
+          {"post_processor", std::move(post_processor)},
           {"model", {{"type", "BPE"}, {"ignore_merges", cut.whole_first}, {"merges", std::move(merges)}}}};
 }
 
@@ -187,7 +194,77 @@ std::string vocabulary(const std::vector<std::string_view>& tokens) {
   return members;
 }
 
+// A byte as the character that byte-level tokenizers write for it, in UTF-8.
+std::string character_of(unsigned char byte) {
+  const auto shows = [](int b) { return (b > 32 && b < 127) || (b > 160 && b != 173); };
+  int code = byte;
+  if (!shows(byte)) {
+    code = 256;
+    for (int other = 0; other < byte; ++other) code += shows(other) ? 0 : 1;
+  }
+  if (code < 128) return std::string(1, static_cast<char>(code));
+  return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
+}
+
+// The bytes of a Base64 text, as such characters; nothing if it is none.
+std::optional<std::string> token_of(std::string_view base64) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string token;
+  uint32_t bits = 0;
+  int count = 0;
+  while (base64.ends_with('=')) base64.remove_suffix(1);
+  for (const char c : base64) {
+    const size_t digit = kDigits.find(c);
+    if (digit == std::string_view::npos) return std::nullopt;
+    bits = bits << 6 | static_cast<uint32_t>(digit);
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    token += character_of(static_cast<unsigned char>(bits >> count));
+  }
+  return token.empty() ? std::nullopt : std::optional(token);
+}
+
 }  // namespace
+
+Result<std::string> tiktoken_json(const std::string& path, std::string_view file, std::string_view config) {
+  constexpr size_t kSpecial = 256;
+  std::vector<std::string> texts;
+  for (size_t at = 0; at < file.size();) {
+    const size_t end = std::min(file.find('\n', at), file.size());
+    const std::string_view line = file.substr(at, end - at);
+    at = end + 1;
+    const size_t space = line.find(' ');
+    const std::optional<std::string> token = token_of(line.substr(0, space));
+    if (space == std::string_view::npos || !token || token->size() > kMaxTokenBytes ||
+        line.substr(space + 1) != std::to_string(texts.size())) {
+      return data_loss(path + " line " + std::to_string(texts.size() + 1) +
+                       " is not a token in Base64 and the rank that follows: the file is damaged.");
+    }
+    texts.push_back(*token);
+  }
+  const std::vector<std::string_view> tokens(texts.begin(), texts.end());
+  std::vector<double> scores;
+  for (size_t i = 0; i < tokens.size(); ++i) scores.push_back(-static_cast<double>(i));
+  json tokenizer = byte_tokenizer(kKimi, merges_of_scores(tokens, scores), nullptr);
+  json& vocabulary = tokenizer["model"]["vocab"] = json::object();
+  for (size_t i = 0; i < tokens.size(); ++i) vocabulary.emplace(tokens[i], i);
+  if (vocabulary.size() != tokens.size()) return data_loss(path + ": two tokens are alike: the file is damaged.");
+  const json fields = json::parse(config, nullptr, false);
+  const json named = fields.is_object() ? fields.value("added_tokens_decoder", json::object()) : json::object();
+  std::vector<std::string> special;
+  for (size_t id = tokens.size(); id < tokens.size() + kSpecial; ++id) {
+    const json entry = named.is_object() ? named.value(std::to_string(id), json::object()) : json::object();
+    const auto content = entry.is_object() ? entry.find("content") : entry.end();
+    const bool is_named = entry.is_object() && content != entry.end() && content->is_string();
+    special.push_back(is_named ? content->get<std::string>() : "<|reserved_token_" + std::to_string(id) + "|>");
+  }
+  tokenizer["version"] = "1.0";
+  json& added = tokenizer["added_tokens"] =
+      added_tokens({special.begin(), special.end()}, std::vector<double>(kSpecial, kControl));
+  for (json& token : added) token["id"] = token["id"].get<size_t>() + tokens.size();
+  return dumped(tokenizer);
+}
 
 Result<std::string> tokenizer_json(const File& file) {
   const Header& header = file.header();
@@ -215,7 +292,9 @@ Result<std::string> tokenizer_json(const File& file) {
     if (cut == std::end(kCuts)) {
       return unimplemented(file.path() + " has the pre-tokenizer \"" + pre + "\", which is not built" + instead);
     }
-    tokenizer = byte_tokenizer(header, tokens, *cut);
+    json merges = json::array();
+    for (const std::string_view merge : header.texts("tokenizer.ggml.merges")) merges.push_back(merge);
+    tokenizer = byte_tokenizer(*cut, std::move(merges), post_processor(header, tokens, cut->begins));
   } else {
     return unimplemented(file.path() + " has a tokenizer of the kind \"" + model +
                          "\", which is not built; built are gpt2 and llama" + instead);

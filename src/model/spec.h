@@ -84,6 +84,7 @@ struct Latent {
   int32_t rope = 0;        // index in Decoder::ropes; its dim is shape.rope
   float scale = 0;         // factor on the scores
   float norm_eps = 1e-6f;  // of the norms of the latent and of q's short row
+  ops::QueryGrowth growth;
 
   MixerFacts facts() const;
   std::vector<Divided> divided() const;

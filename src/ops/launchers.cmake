@@ -8,9 +8,10 @@ function(launcher name header parameters call)
   set(launchers ${launchers} ${CMAKE_CURRENT_BINARY_DIR}/${name}.cu PARENT_SCOPE)
 endfunction()
 
+set(parameters "Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args")
+set(arguments "stream, head_dim, blocks, early, args")
+launcher(attention_latent_tiles attention/attention_latent_cuda.cuh "${parameters}" "launch_latents(${arguments})")
 foreach(backend hopper portable)
-  set(parameters "Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args")
-  set(arguments "stream, head_dim, blocks, early, args")
   launcher(attention_${backend}_tiles attention/attention_${backend}_cuda.cuh "${parameters}"
     "launch_${backend}<false>(${arguments})")
   launcher(attention_${backend}_code_tiles attention/attention_${backend}_cuda.cuh "${parameters}"

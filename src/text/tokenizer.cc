@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "gguf/config.h"
 #include "text/grammar_compiler.h"
 #include "text/model_file.h"
 #include "text/text.h"
@@ -55,11 +56,17 @@ class TextkitTokenizer final : public Tokenizer {
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& dir) {
   const std::string path = dir + "/tokenizer.json";
-  VOLLEY_ASSIGN(const auto json, read_model_file(path));
+  VOLLEY_ASSIGN(auto json, read_model_file(path));
+  VOLLEY_ASSIGN(const auto config, read_model_file(dir + "/tokenizer_config.json"));
+  if (!json) {
+    VOLLEY_ASSIGN(const auto ranks, read_model_file(dir + "/tiktoken.model"));
+    if (ranks) {
+      VOLLEY_ASSIGN(json, gguf::tiktoken_json(dir + "/tiktoken.model", *ranks, config.value_or("")));
+    }
+  }
   if (!json)
     return not_found(path +
                      " does not exist: name the tokenizer.json of the model's checkpoint with --tokenizer FILE.");
-  VOLLEY_ASSIGN(const auto config, read_model_file(dir + "/tokenizer_config.json"));
   textkit_tokenizer* handle = nullptr;
   OwnedBytes error;
   const textkit_status status = textkit_tokenizer_new(view(*json), optional_view(config), &handle, error.out());

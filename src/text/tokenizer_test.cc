@@ -116,6 +116,39 @@ TEST(Tokenizer, PostProcessorAddsItsTokensAndFileLimitsAreIgnored) {
   EXPECT_THAT(*tokenizer->encode("abab", false), ElementsAre(1, 2, 1, 2));
 }
 
+// Kimi's: ranks of merges, runs of Han characters alone, and special tokens behind the others.
+TEST(Tokenizer, RanksOfTiktoken) {
+  const auto base64 = [](std::string_view text) {
+    constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string out;
+    for (size_t i = 0; i < text.size(); i += 3) {
+      uint32_t bits = 0;
+      for (size_t j = 0; j < 3; ++j) bits = bits << 8 | (i + j < text.size() ? static_cast<uint8_t>(text[i + j]) : 0);
+      for (size_t j = 0; j < 4; ++j) out += i + j > text.size() ? '=' : kDigits[bits >> (18 - 6 * j) & 63];
+    }
+    return out;
+  };
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(255 - byte));
+  for (const char* more : {"bc", "ab", "abc", "cd", "\xe4\xb8\xad", " x"}) tokens.emplace_back(more);
+  std::string file;
+  for (size_t i = 0; i < tokens.size(); ++i) file += base64(tokens[i]) + " " + std::to_string(i) + "\n";
+  const ModelDir dir({{"tiktoken.model", file},
+                      {"tokenizer_config.json", R"({"added_tokens_decoder":{"263":{"content":"<|im_end|>"}}})"}});
+  const auto tokenizer = Tokenizer::load(dir.path());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  const auto ids = [&](const char* text) { return *(*tokenizer)->encode(text, true); };
+  EXPECT_THAT(ids("abc"), ElementsAre(258));
+  EXPECT_THAT(ids("abcd"), ElementsAre(258, 255 - 'd')) << "the best rank first: bc, then abc";
+  EXPECT_THAT(ids("abd"), ElementsAre(257, 255 - 'd'));
+  EXPECT_THAT(ids(" x\xe4\xb8\xad x<|im_end|>"), ElementsAre(261, 260, 261, 263));
+  EXPECT_THAT(ids("<|reserved_token_262|>"), ElementsAre(262));
+  EXPECT_EQ((*tokenizer)->vocab_size(), 262 + 256);
+  EXPECT_EQ((*tokenizer)->decode(ids("\xe6\x96\x87 e\n"), false), "\xe6\x96\x87 e\n");
+  const ModelDir damaged(std::map<std::string, std::string>{{"tiktoken.model", "IQ== 0\nIg== 2\n"}});
+  EXPECT_THAT(Tokenizer::load(damaged.path()).error().message, HasSubstr("line 2"));
+}
+
 // For some classes tokenizer_config.json decides which tokens are added, whatever tokenizer.json does
 // (tests/make/make_tokenizer_fixtures.py).
 TEST(Tokenizer, SpecialTokensOfTheConfigAreThoseOfTransformers) {

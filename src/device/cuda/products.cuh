@@ -48,7 +48,11 @@ __device__ inline void sums_settle(float (&d)[N]) {
 }
 
 // The types that the matrix unit multiplies, 32 bytes of k at a time.
-enum class Operand { kBF16, kE4M3 };
+enum class Operand {
+  kBF16,
+  kE4M3,
+  kBF16Columns,  // bf16, B as [16, N] in rows of 64 of N: 128 bytes with the same swizzle
+};
 
 // One instruction, N = 8, 16, 32, 64, 96, 128, 160, 192, 224 or 256.
 template <int N>
@@ -66,6 +70,11 @@ struct Product;
       if constexpr (kOperand == Operand::kBF16) {                                                                     \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, %" #A ", %" #B ", %" #ADDS \
                      ", 1, 1, 0, 0;"                                                                                  \
+                     : __VA_ARGS__                                                                                    \
+                     : "l"(a), "l"(b), "n"(kAdds ? 1 : 0));                                                           \
+      } else if constexpr (kOperand == Operand::kBF16Columns) {                                                       \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, %" #A ", %" #B ", %" #ADDS \
+                     ", 1, 1, 0, 1;"                                                                                  \
                      : __VA_ARGS__                                                                                    \
                      : "l"(a), "l"(b), "n"(kAdds ? 1 : 0));                                                           \
       } else {                                                                                                        \

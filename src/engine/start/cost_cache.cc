@@ -111,7 +111,8 @@ decode::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.target_weight_bytes = static_cast<double>(model::count(model::params(target)) - looked_up - not_routed) *
                              ops::bytes_per_value(models.target_numerics.storage);
   plan.vocab = target.vocab;
-  if (const auto kv = target.first_kv()) plan.heads_per_kv_head = kv->heads / kv->kv_heads;
+  // A value of a latent is K's and V's.
+  if (const auto kv = target.first_kv()) plan.heads_per_kv_head = kv->heads / kv->kv_heads * (kv->v_in_k > 0 ? 2 : 1);
   return plan;
 }
 

@@ -356,7 +356,8 @@ Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
   const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) {
     const std::optional<model::KvFacts> kv = spec.first_kv();
     VOLLEY_CHECK(kv.has_value());
-    return ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype, kv->head_dim);
+    return ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype, kv->head_dim,
+                                          kv->v_in_k);
   };
   VOLLEY_ASSIGN(models.target_numerics.attention, resolve(target, models.target.decoder));
   for (ResolvedDrafter& drafter : models.drafters) {

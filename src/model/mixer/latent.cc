@@ -21,7 +21,12 @@ class LatentBlock final : public PlacedBlock<Latent> {
  private:
   ops::HeadShape shape_in(const Pass& pass) const {
     const ops::LatentShape& shape = spec_.shape;
-    return {shape.heads, 1, shape.key(), pass.kv[setup_.kv_layer].dtype, setup_.numerics.attention};
+    return {.heads = shape.heads,
+            .kv_heads = 1,
+            .head_dim = shape.key(),
+            .dtype = pass.kv[setup_.kv_layer].dtype,
+            .backend = setup_.numerics.attention,
+            .v_in_k = shape.width};
   }
   void make_q(Pass& pass, const ops::Input& h, TensorView q) const;
 
@@ -32,7 +37,7 @@ class LatentBlock final : public PlacedBlock<Latent> {
 
 Result<std::unique_ptr<MixerBlock>> LatentBlock::load(WeightLoader& loader, const Latent& spec,
                                                       const BlockSetup& setup) {
-  VOLLEY_RETURN_IF_ERROR(ops::check_latent(loader.device().kind(), spec.shape));
+  VOLLEY_RETURN_IF_ERROR(ops::check_latent(spec.shape));
   auto block = std::make_unique<LatentBlock>(spec, setup);
   if (spec.q_rank > 0) {
     VOLLEY_ASSIGN(block->q_a_, loader.linear(setup.prefix + "q_a"));
@@ -78,6 +83,7 @@ void LatentBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const 
     write.q = q;
     write.q_out = pass.scratch.take(dtype, {rows, heads, shape.key()});
     write.kv = kv;
+    write.growth = spec_.growth;
     make_q(pass, h, TensorView(q.data, q.dtype, {rows, heads * shape.query()}));
     ops::linear(pass.stream, kv_a_, h, write.row, {}, pass.scratch);
     ops::head_linear(pass.stream, head_keys_, q, write.q_out);

@@ -47,8 +47,8 @@ Result<AttentionBackend> parse_attention_backend(std::string_view name) {
 }
 
 Result<AttentionBackend> resolve_attention_backend(DeviceKind device, const GpuInfo& gpu, AttentionBackend asked,
-                                                   DType kv, int32_t head_dim) {
-  return kernels_on<AttentionKernels>(device).resolve_backend(gpu, asked, kv, head_dim);
+                                                   DType kv, int32_t head_dim, int32_t v_in_k) {
+  return kernels_on<AttentionKernels>(device).resolve_backend(gpu, asked, kv, head_dim, v_in_k);
 }
 
 AttentionWork plan_attention(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,

@@ -1,7 +1,7 @@
 // Attention of a ragged batch of rows over paged K and V, for prefill, verification (causal) and drafting
 // (bidirectional inside the block) alike: each row has its own range of visible cache positions (Rows, RowView).
 //
-// out = softmax(q K^T * scale) V per head, with V in K if KvLayer says so (CPU). Scores, sums and outputs are
+// out = softmax(q K^T * scale) V per head, with V in K if KvLayer says so (latents). Scores, sums and outputs are
 // accumulated in fp32; with bf16 KV the probabilities are rounded to bf16 before the product with V, and the sum that
 // divides is the sum of the rounded ones, so that the weights of V add up to one. e4m3 KV is widened to bf16, and the
 // scales of K and V multiply scores and outputs in fp32. With sinks (Xiao et al., 2023, arXiv:2309.17453; here learned,
@@ -11,8 +11,8 @@
 // cannot reach it, even if it holds NaN. Chunks of positions at absolute boundaries give partial results (maximum, sum,
 // output) that are merged in ascending order; within a chunk, tiles, aligned alike, are read in ascending order. On the
 // CPU a chunk is kAttentionChunk positions and its tiles kKvTile, all under the chunk's maximum; on CUDA the length of
-// a row's chunks depends on the end of its range (attention_cuda_work.cuh), tiles are 64 positions, and the maximum
-// runs along. Other rows, threads, page size and the division of work change none of that.
+// a row's chunks depends on the end of its range and the heads (attention_cuda_work.cuh), tiles are 64 positions, and
+// the maximum runs along. Other rows, threads, page size and the division of work change none of that.
 #pragma once
 
 #include <string_view>
@@ -26,8 +26,9 @@ namespace volley::ops {
 // same bits.
 enum class AttentionBackend {
   kAuto,      // the fastest one that the GPU and the shape allow
-  kWgmma,     // the matrix unit of Hopper (sm_90a); bf16 or e4m3 KV with head_dim 64, 128 or 256
-  kPortable,  // warps' matrix products, on GPUs from sm_80 on; the same shapes
+  kWgmma,     // the matrix unit of Hopper (sm_90a); bf16 or e4m3 KV with head_dim 64, 128 or 256; latents, in bf16,
+              // of 512 and 256 with keys of 64 more
+  kPortable,  // warps' matrix products, on GPUs from sm_80 on; the same shapes, but no latents
   kPlain,     // any dtype and head_dim; slow
 };
 
@@ -37,9 +38,9 @@ const char* attention_backend_name(AttentionBackend backend);  // "auto", "wgmma
 Result<AttentionBackend> parse_attention_backend(std::string_view name);
 
 // The backend that runs for the requested one; on a GPU never kAuto. The CPU has only one, stays at kAuto and ignores
-// `gpu`. kUnimplemented where the device or the shape of K and V does not allow it.
+// `gpu`. kUnimplemented where the device or the shape of K and V does not allow it. v_in_k: of KvLayer.
 Result<AttentionBackend> resolve_attention_backend(DeviceKind device, const GpuInfo& gpu, AttentionBackend asked,
-                                                   DType kv, int32_t head_dim);
+                                                   DType kv, int32_t head_dim, int32_t v_in_k = 0);
 
 inline constexpr int kAttentionChunk = 512;  // positions, on the CPU; a multiple of kKvTile
 
@@ -52,7 +53,9 @@ struct HeadShape {
   // CUDA: attention uses as many blocks as so many multiprocessors hold, so that another kernel finds room beside them.
   // 0: all multiprocessors. No effect on results, nor on the plain kernel.
   int32_t multiprocessors = 0;
+  int32_t v_in_k = 0;  // of KvLayer
 
+  int32_t value_dim() const { return v_in_k > 0 ? v_in_k : head_dim; }
   bool operator==(const HeadShape&) const = default;
 };
 

@@ -366,7 +366,7 @@ void attention_cpu(Stream& stream, const Rows& rows, const RowView& view, const 
 }
 
 Result<AttentionBackend> resolve_backend_cpu(const GpuInfo& /*gpu*/, AttentionBackend asked, DType /*kv*/,
-                                             int32_t /*head_dim*/) {
+                                             int32_t /*head_dim*/, int32_t /*v_in_k*/) {
   if (asked == AttentionBackend::kAuto) return asked;
   return unimplemented("The attention backend \"" + std::string(attention_backend_name(asked)) +
                        "\" is a GPU's: the CPU has one of its own, with auto.");

@@ -14,7 +14,7 @@ namespace volley::ops {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 256;   // without latents
 constexpr int kMaxRowBlocks = 64;  // row blocks of a segment
 
 struct PlainArgs {
@@ -47,17 +47,19 @@ __device__ float load_cached(const std::byte* data, DType dtype, int i) {
 }
 
 // One query row by one warp: 32 positions at a time, aligned to absolute positions, a lane each for the scores; then a
-// lane for every 32nd output, positions in ascending order.
+// lane for every 32nd output, positions in ascending order. kMost: of elements of a head's q.
+template <int kMost>
 __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* pages, float* q) {
   const KvLayer& kv = args.kv;
   const DType dtype = attention_dtype(kv.dtype);
-  const int d = kv.head_dim, lane = threadIdx.x % 32, kv_head = head / args.group;
-  const int64_t first = (static_cast<int64_t>(row) * args.heads + head) * d;
-  for (int i = lane; i < d; i += 32) q[i] = cuda::load_float(args.q, dtype, first + i);
+  const int d = kv.head_dim, v_dim = kv.v_in_k > 0 ? kv.v_in_k : d;
+  const int lane = threadIdx.x % 32, kv_head = head / args.group;
+  const int64_t row_head = static_cast<int64_t>(row) * args.heads + head;
+  for (int i = lane; i < d; i += 32) q[i] = cuda::load_float(args.q, dtype, row_head * d + i);
   __syncwarp();
   const int32_t begin = args.visible_begin[row], end = args.visible_end[row];
   if (begin < 0 || end > static_cast<int64_t>(args.pages.max_pages) * kv.page_size) __trap();
-  float outputs[kMaxHeadDim / 32] = {};
+  float outputs[kMost / 32] = {};
   float maximum = -INFINITY, sum = 0.0f;
   for (int32_t tile = begin / 32 * 32; tile < end; tile += 32) {
     const int32_t position = tile + lane;
@@ -93,22 +95,22 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
     if (dtype == DType::kBF16) p = __bfloat162float(__float2bfloat16_rn(p));
     const float factor = expf(before - reference);
     sum = fmaf(sum, factor, warp_sum(p));
-    float added[kMaxHeadDim / 32] = {};
+    float added[kMost / 32] = {};
     for (int i = max(begin - tile, 0); i < min(end - tile, 32); ++i) {
       const float weight = __shfl_sync(0xffffffff, p, i);
       const auto from =
           reinterpret_cast<const std::byte*>(__shfl_sync(0xffffffff, reinterpret_cast<uint64_t>(block), i));
       const int in_page = (tile + i) % kv.page_size;
 #pragma unroll
-      for (int j = 0; j < kMaxHeadDim / 32; ++j) {
+      for (int j = 0; j < kMost / 32; ++j) {
         const int element = lane + 32 * j;
-        if (element >= d) continue;
-        const std::byte* v = from + kv_element_bytes(kv, kv_head, true, in_page, element);
+        if (element >= v_dim) continue;
+        const std::byte* v = from + kv_element_bytes(kv, kv_head, kv.v_in_k == 0, in_page, element);
         added[j] = fmaf(weight, load_cached(v, kv.dtype, 0), added[j]);
       }
     }
 #pragma unroll
-    for (int j = 0; j < kMaxHeadDim / 32; ++j) outputs[j] = fmaf(outputs[j], factor, added[j]);
+    for (int j = 0; j < kMost / 32; ++j) outputs[j] = fmaf(outputs[j], factor, added[j]);
   }
   float factor = 1.0f;  // factor of the outputs
   if (args.sinks != nullptr) {
@@ -117,16 +119,17 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
     sum = fmaf(sum, factor, expf(args.sinks[head] - merged));
   }
 #pragma unroll
-  for (int j = 0; j < kMaxHeadDim / 32; ++j) {
+  for (int j = 0; j < kMost / 32; ++j) {
     const int element = lane + 32 * j;
-    if (element >= d) continue;
-    cuda::store_float(args.out, dtype, first + element, outputs[j] * factor / sum * kv.v_scale);
+    if (element >= v_dim) continue;
+    cuda::store_float(args.out, dtype, row_head * v_dim + element, outputs[j] * factor / sum * kv.v_scale);
   }
   __syncwarp();  // q is about to change
 }
 
+template <int kMost>
 __global__ void __launch_bounds__(kWarps * 32) plain_kernel(const __grid_constant__ PlainArgs args) {
-  __shared__ float q[kWarps][kMaxHeadDim];
+  __shared__ float q[kWarps][kMost];
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   const int warp = threadIdx.x / 32, head = static_cast<int>(blockIdx.z) * kWarps + warp;
@@ -138,7 +141,7 @@ __global__ void __launch_bounds__(kWarps * 32) plain_kernel(const __grid_constan
   }
   const int32_t* pages = args.pages[segment.slot];
   for (int i = static_cast<int>(blockIdx.x); i < segment.rows; i += static_cast<int>(gridDim.x)) {
-    attend(args, segment.row_begin + i, head, pages, q[warp]);
+    attend<kMost>(args, segment.row_begin + i, head, pages, q[warp]);
   }
 }
 
@@ -162,7 +165,8 @@ void attention_plain_cuda(Stream& stream, const Rows& rows, const RowView& view,
                   static_cast<unsigned>(rows.n_segments), static_cast<unsigned>((args.heads + kWarps - 1) / kWarps));
   how.block = dim3(kWarps * 32);
   how.early = true;
-  cuda::launch(plain_kernel, how, stream, a);
+  if (args.kv.v_in_k > 0) return cuda::launch(plain_kernel<kMaxLatentKey>, how, stream, a);
+  cuda::launch(plain_kernel<kMaxHeadDim>, how, stream, a);
 }
 
 void attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& /*scratch*/) {

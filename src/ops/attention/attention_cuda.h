@@ -9,13 +9,13 @@ namespace volley::ops {
 
 // Defined in attention_tiles_cuda.cu, which knows for which GPUs machine code was built.
 Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, AttentionBackend asked, DType kv,
-                                                        int32_t head_dim);
+                                                        int32_t head_dim, int32_t v_in_k);
 
 // attention_plan_cuda.cu
 AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
                                   Arena& scratch);
 
-// attention_tiles_cuda.cu: bf16 or codes, with head_dim 64, 128 or 256.
+// attention_tiles_cuda.cu: bf16 or codes, with head_dim 64, 128 or 256; latents as attention_latent_fits() says.
 void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args);
 
 // early: may start while the kernel before it runs, whose predecessors have ended (Attention::after_write).
@@ -24,6 +24,11 @@ struct TilesArgs;
 using TilesLaunch = void(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
 TilesLaunch attention_hopper_tiles, attention_hopper_code_tiles;
 TilesLaunch attention_portable_tiles, attention_portable_code_tiles;
+// The one for latents, on GPUs with wgmma, and whether it takes these.
+TilesLaunch attention_latent_tiles;
+constexpr bool attention_latent_fits(DType kv, int head_dim, int v_in_k) {
+  return kv == DType::kBF16 && head_dim == v_in_k + 64 && (v_in_k == 512 || v_in_k == 256);
+}
 
 // Whether the GPU has the shared memory that the portable kernel needs: for heads of 256, most GPUs before Hopper do
 // not.

@@ -18,16 +18,21 @@ inline constexpr int kTilePositions = 64;
 // The length of a row's chunks, as the exponent of two, from the end of its range, so that there are at most
 // kMaxChunks. Chunks are short where there are few positions to divide among the multiprocessors, and long where
 // merging would otherwise be a notable part of the time. They decide a row's bits, so they may depend only on the row's
-// own range.
+// own range, and on the shape of the heads: long_chunks are for many heads that share K, whose merging takes longer and
+// whose tiles are many.
 inline constexpr int kMaxChunks = 32;
 inline constexpr int kLeastChunkShift = 7;
-__host__ __device__ inline int chunk_shift(int32_t end) {
+__host__ __device__ inline int chunk_shift(int32_t end, bool long_chunks) {
 #ifdef __CUDA_ARCH__
   const int log2 = 32 - __clz(max(end, 1) - 1);  // rounded up
 #else
   const int log2 = end > 1 ? 32 - __builtin_clz(static_cast<unsigned>(end - 1)) : 0;
 #endif
-  return log2 > 13 ? log2 - 5 : log2 > 12 ? 9 : log2 > 10 ? 8 : kLeastChunkShift;
+  const int more = !long_chunks ? 0 : log2 > 12 ? 2 : log2 > 10 ? 1 : 0;
+  return more + (log2 > 13 ? log2 - 5 : log2 > 12 ? 9 : log2 > 10 ? 8 : kLeastChunkShift);
+}
+constexpr bool has_long_chunks(int32_t heads, int32_t v_in_k) {
+  return v_in_k > 0 && heads >= 64;
 }
 __host__ __device__ inline int32_t chunk_end(int32_t position, int shift) {
   return ((position >> shift) + 1) << shift;
@@ -112,7 +117,11 @@ inline WorkLists work_lists(const AttentionWork& work, int32_t kv_heads) {
 // AttentionWork::partials: those of a split tile and KV head lie together. Outputs are not yet divided by the sum. They
 // are stored in units that a warp holds in one instruction (RowState::output): 16 rows, 8 columns, a float4 a lane.
 // Units of the same rows are neighbours.
+// Latents: behind all of them, what each block has merged of its item (attention_latent_cuda.cuh).
 inline constexpr int kUnitColumns = 8;
+inline int64_t partial_floats(const AttentionWork& work, int32_t kv_heads, int32_t value_dim) {
+  return int64_t{work.max_partials} * kv_heads * kTileRows * (value_dim + 2);
+}
 struct TilePartials {
   float4* outputs;  // [units][partial results][32]
   float2* states;   // [kTileRows / 16][partial results][16]: maximum (in units of log2) and sum

@@ -25,7 +25,7 @@ struct CodeSlots<kBytes, 0> {};
 // are first copied into a ring of their own, which takes a quarter of the memory.
 template <int kHeadDim_, bool kCodes_ = false>
 struct HopperShape {
-  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHeadDim = kHeadDim_, kKeyDim = kHeadDim, kOperands = 2;  // K and V
   static constexpr bool kCodes = kCodes_;
   static constexpr int kHalves = kHeadDim > 128 ? 2 : 1;  // parts of the outputs, a warpgroup each
   static constexpr int kComputeThreads = 128 * kHalves;
@@ -40,10 +40,9 @@ struct HopperShape {
   static constexpr int kTileBytes = kTilePositions * kHeadDim * 2;
   static constexpr int kTileRoom = kHeadDim == 64 ? 8 : 4;               // tiles of K or V that there is room for
   static constexpr int kSlots = kCodes ? kTileRoom / 4 * 3 : kTileRoom;  // slots of the ring, a tile each
-  static constexpr int kCodeSlots = kCodes ? kTileRoom / 2 : 0;      // slots of the ring of codes, half the bytes each
-  static constexpr int kFillers = kCodes ? 128 : 1;                  // threads that report a slot as full
-  static constexpr int kPieces = kTileBytes / 16 / kComputeThreads;  // pieces of 16 bytes for each thread
-  static constexpr int kOutputs = kHeadDim / kHalves / 8;            // matrices of 8 outputs, a warp
+  static constexpr int kCodeSlots = kCodes ? kTileRoom / 2 : 0;  // slots of the ring of codes, half the bytes each
+  static constexpr int kFillers = kCodes ? 128 : 1;              // threads that report a slot as full
+  static constexpr int kOutputs = kHeadDim / kHalves / 8;        // matrices of 8 outputs, a warp
 
   struct Shared {
     alignas(1024) uint8_t q[kTileBytes];

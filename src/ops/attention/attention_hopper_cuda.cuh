@@ -17,11 +17,11 @@
 
 namespace volley::ops {
 
-// The copying warp of a bf16 cache: K and V of the tiles of all units in turn. Lane i < 4 copies positions 16 i … of a
-// tile.
+// The copying warp of a bf16 cache: K and V (latents: K) of the tiles of all units in turn. Lane i < 4 copies positions
+// 16 i … of a tile.
 template <typename Shape>
 __device__ void produce(const TilesArgs& args, typename Shape::Shared& shared, int32_t units, CopyItem item) {
-  constexpr uint32_t kCopyBytes = kCopyRows * Shape::kHeadDim * 2;
+  constexpr uint32_t kCopyBytes = kCopyRows * Shape::kKeyDim * 2;
   const int lane = threadIdx.x % 32;
   const uint64_t policy = args.shared_by_tiles ? hopper::l2_evict_normal() : hopper::l2_evict_first();
   RingPlace<Shape::kSlots> place;
@@ -52,7 +52,7 @@ __device__ void produce(const TilesArgs& args, typename Shape::Shared& shared, i
       const uint8_t* from =
           head + page * args.page_stride + (copies ? args.page_size.remainder(at) : 0) / 8 * Shape::kGroupBytes;
 #pragma unroll 1
-      for (int v = 0; v < 2; ++v, from += args.head_bytes) {
+      for (int v = 0; v < Shape::kOperands; ++v, from += args.head_bytes) {
         if (refill) hopper::barrier_wait(&shared.empty[place.slot], place.parity ^ 1);
         uint64_t* full = &shared.full[place.slot];
         if (lane == 0) hopper::barrier_expect(full, bytes);
@@ -76,24 +76,23 @@ __device__ void fetch_item(const TilesArgs& args, typename Shape::Shared& shared
 
 template <typename Shape>
 __device__ void copy_q(const TilesArgs& args, typename Shape::Shared& shared, const WorkItem& item, int kv_head) {
-  constexpr int kRowPieces = Shape::kHeadDim / 8,
-                kRows = Shape::kComputeThreads / kRowPieces;  // rows that are copied at once
-  static_assert(kRows % 8 == 0);
+  constexpr int kRowPieces = Shape::kKeyDim / 8, kPieces = kTileRows * kRowPieces / Shape::kComputeThreads;
   const int first = item.first, count = item.count;
-  const int row = threadIdx.x / kRowPieces, column = threadIdx.x % kRowPieces;
-  const uint32_t to =
-      hopper::shared_address(shared.q) + static_cast<uint32_t>(kv_swizzled_bytes(Shape::kHeadDim, row, column));
+  const uint32_t to = hopper::shared_address(shared.q);
   const __nv_bfloat16* from =
       args.q +
-      (static_cast<int64_t>(item.row) * args.heads + kv_head * static_cast<int>(args.group.by)) * Shape::kHeadDim +
-      column * 8;
+      (static_cast<int64_t>(item.row) * args.heads + kv_head * static_cast<int>(args.group.by)) * Shape::kKeyDim;
 #pragma unroll
-  for (int i = 0; i < Shape::kPieces; ++i) {
-    const bool exists = row + i * kRows < count;
-    const int query = first + (exists ? row + i * kRows : 0);
+  for (int i = 0; i < kPieces; ++i) {
+    constexpr bool kWholeRows = Shape::kComputeThreads % kRowPieces == 0;
+    const uint32_t piece = threadIdx.x + (kWholeRows ? 0 : i * Shape::kComputeThreads);
+    const int row = static_cast<int>(piece / kRowPieces) + (kWholeRows ? i * Shape::kComputeThreads / kRowPieces : 0);
+    const int column = static_cast<int>(piece % kRowPieces);
+    const bool exists = row < count;
+    const int query = first + (exists ? row : 0);
     const int batch_row = args.group.divide(query), head = query - batch_row * static_cast<int>(args.group.by);
-    copy_or_zero(to + i * kRows / 8 * Shape::kGroupBytes,
-                 from + static_cast<int64_t>(batch_row * args.heads + head) * Shape::kHeadDim, exists);
+    copy_or_zero(to + static_cast<uint32_t>(kv_swizzled_bytes(Shape::kKeyDim, row, column)),
+                 from + static_cast<int64_t>(batch_row * args.heads + head) * Shape::kKeyDim + column * 8, exists);
   }
 }
 
@@ -120,6 +119,18 @@ __device__ bool clean_values(uint8_t* tile, int32_t position, const WorkItem& it
   }
   share_writes();
   return found;
+}
+
+// Zeros a V tile that all have read.
+template <typename Shape>
+__device__ void clear_values(uint8_t* tile) {
+  compute_sync<Shape>();
+#pragma unroll 1
+  for (int piece = threadIdx.x; piece < Shape::kTileBytes / 16; piece += Shape::kComputeThreads) {
+    *reinterpret_cast<uint4*>(tile + piece * 16) = {0, 0, 0, 0};
+  }
+  share_writes();
+  compute_sync<Shape>();
 }
 
 template <typename Shape>
@@ -168,6 +179,7 @@ struct ItemRun {
   bool first_chunk = true;
 
   __device__ int half() const { return threadIdx.x / 128; }
+  __device__ float4& merged(int j) const { return shared.merged[j][threadIdx.x]; }
   __device__ bool edge(int32_t position) const {
     return uniform(position < all_begin || position + kTilePositions > all_end);
   }
@@ -200,39 +212,40 @@ struct ItemRun {
     hopper::barrier_wait(&shared.full[v.slot], v.parity);
     if (!edge(position)) return;
     if (!uniform(compute_sync_or<Shape>(clean_values<Shape>(values, position, item)))) return;
-    multiply_seen_values<Shape>(p, hopper::shared_address(values), half(), position, state);
-    compute_sync<Shape>();  // all have read them
-#pragma unroll 1
-    for (int piece = threadIdx.x; piece < Shape::kTileBytes / 16; piece += Shape::kComputeThreads) {
-      *reinterpret_cast<uint4*>(values + piece * 16) = {0, 0, 0, 0};
-    }
-    share_writes();
-    compute_sync<Shape>();
+    multiply_seen_values<Shape>(Probabilities{p}, hopper::shared_address(values), half(), position, state);
+    clear_values<Shape>(values);
   }
   __device__ void end_chunk(bool last, RowState<Shape>& state);
 };
 
-// The steps that remain where a chunk ends.
-template <typename Shape>
-__device__ __forceinline__ void ItemRun<Shape>::end_chunk(bool last, RowState<Shape>& state) {
-  if (!active) return;  // the warp has no rows: half of them with 8 rows of 4 heads
-  state.close_chunk();
-  if (item.folded && !first_chunk) {
-    state.merge_chunk([&](int j) { return shared.merged[j][threadIdx.x]; });
+// Merges a closed chunk of a run of items, or stores it.
+template <typename Run, typename Shape>
+__device__ __forceinline__ void fold_chunk(Run& run, bool last, RowState<Shape>& state) {
+  if (!run.active) return;  // the warp has no rows: half of them with 8 rows of 4 heads
+  const WorkItem& item = run.item;
+  if (item.folded && !run.first_chunk) {
+    state.merge_chunk([&](int j) { return run.merged(j); });
   } else {
     state.begin_merging();
   }
-  first_chunk = false;
+  run.first_chunk = false;
   if (item.folded && !last) {
 #pragma unroll
-    for (int j = 0; j < Shape::kOutputs; ++j) shared.merged[j][threadIdx.x] = state.output(j);
+    for (int j = 0; j < Shape::kOutputs; ++j) run.merged(j) = state.output(j);
     return;
   }
   if (last && item.partial < 0) {
-    store_result<Shape>(args, item, kv_head, row, half(), state);
+    store_result<Shape>(run.args, item, run.kv_head, run.row, run.half(), state);
     return;
   }
-  store_partial<Shape>(args, item, kv_head, partial++, state);
+  store_partial<Shape>(run.args, item, run.kv_head, run.partial++, state);
+}
+
+// The steps that remain where a chunk ends.
+template <typename Shape>
+__device__ __forceinline__ void ItemRun<Shape>::end_chunk(bool last, RowState<Shape>& state) {
+  state.close_chunk();
+  fold_chunk(*this, last, state);
 }
 
 // Products run behind: the values of a tile are added while the scores of the next are turned into probabilities. No

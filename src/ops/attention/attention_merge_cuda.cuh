@@ -31,7 +31,8 @@ struct UnitMerge {
 template <typename Tile>
 __device__ bool has_result(const TilesArgs& args, const Tile& tile, int row) {
   if (row >= tile.count) return false;
-  return !tile.mixed || chunk_shift(args.visible_end[tile.row + args.group.divide(tile.first + row)]) == tile.shift;
+  return !tile.mixed ||
+         chunk_shift(args.visible_end[tile.row + args.group.divide(tile.first + row)], args.long_chunks) == tile.shift;
 }
 
 // Stores units unit, unit + stride, … below `until`, counted in the whole tile.

@@ -32,6 +32,7 @@ constexpr int32_t kLeastShare = 2048;
 
 // Partial results for all KV heads together that there is room for, per block of the grid.
 constexpr int64_t kPartialsPerBlock = 12;
+constexpr int64_t kLatentPartialsPerBlock = 6;  // which are four to eight times as wide
 
 struct PlanArgs {
   const int32_t *visible_begin, *visible_end;
@@ -41,6 +42,7 @@ struct PlanArgs {
   int group, kv_heads, blocks;
   int max_tiles, max_items, max_partials;
   bool shared_tiles;
+  bool long_chunks;
   bool evened;  // a segment may have kLeastTiles
   WorkLists lists;
 };
@@ -99,10 +101,10 @@ __device__ void find_ranges(const PlanArgs& args, TileInfo& tile) {
   if (kFirst && lane == 0 && args.cache_positions != nullptr) written = args.cache_positions[tile.row];
   int row = min(from + lane, to);
   int32_t b = args.visible_begin[row], e = args.visible_end[row];
-  const int shift = kFirst ? chunk_shift(__shfl_sync(lanes, e, 0, kTileLanes)) : tile.shift;
+  const int shift = kFirst ? chunk_shift(__shfl_sync(lanes, e, 0, kTileLanes), args.long_chunks) : tile.shift;
   uint32_t shifts = 0;
   while (true) {
-    const int own = chunk_shift(e);
+    const int own = chunk_shift(e, args.long_chunks);
     shifts |= 1u << own;
     if (own == shift) {
       begin = min(begin, b), all_begin = max(all_begin, b);
@@ -274,7 +276,7 @@ __device__ Lengths choose_lengths(const PlanArgs& args, int tiles, int32_t share
   // Each warp tries one division: a number of items a tile, and lengths of the short ones.
   const int warp = threadIdx.x / 32, per_tile = warp / kFines + 1, fine = warp % kFines;
   const auto lengths_of = [&](int32_t per_tile, int32_t fine) -> Lengths {
-    const int shift = chunk_shift(longest);
+    const int shift = chunk_shift(longest, args.long_chunks);
     const int32_t usual = (((longest - 1) / per_tile >> shift) + 1) << shift;  // whole chunks, without windows
     const int64_t units = int64_t{long_tiles} * per_tile;
     const int64_t waves = units * args.kv_heads / args.blocks;
@@ -405,8 +407,9 @@ WorkSize size_of(const GpuInfo& gpu, const Rows& rows, const HeadShape& shape) {
   VOLLEY_CHECK_GE(rows.max_positions, 1);
   const int64_t group = shape.heads / shape.kv_heads, segments = std::min(rows.n_segments, rows.rows);
   // Rows of a tile may have chunks of different lengths, up to those of the longest sequence.
-  const int64_t lengths =
-      std::min<int64_t>(chunk_shift(rows.max_positions) - kLeastChunkShift + 1, std::max(rows.max_segment_rows, 1));
+  const int64_t lengths = std::min<int64_t>(
+      chunk_shift(rows.max_positions, has_long_chunks(shape.heads, shape.v_in_k)) - kLeastChunkShift + 1,
+      std::max(rows.max_segment_rows, 1));
   const int64_t tiles = lengths * std::min(segments * ((rows.max_segment_rows * group + kTileRows - 1) / kTileRows),
                                            rows.rows * group / kTileRows + segments);
   const int64_t blocks = most_blocks(gpu, shape);
@@ -415,7 +418,9 @@ WorkSize size_of(const GpuInfo& gpu, const Rows& rows, const HeadShape& shape) {
   // With a chunk more, an item would be longer than a block's share of all positions. So beyond the first of each tile
   // there are fewer than two for each share, and up to two more where a tile's range begins and ends within chunks.
   const int64_t items = std::min(tiles * chunks, 3 * tiles + 2 * (blocks / shape.kv_heads + 1));
-  const int64_t partials = std::min(tiles * chunks, kPartialsPerBlock * blocks / shape.kv_heads);
+  const bool latents = shape.v_in_k > 0;
+  const int64_t partials =
+      std::min(tiles * chunks, (latents ? kLatentPartialsPerBlock : kPartialsPerBlock) * blocks / shape.kv_heads);
   WorkSize size;
   size.work.max_tiles = static_cast<int32_t>(tiles);
   size.work.max_items = static_cast<int32_t>(items);
@@ -424,7 +429,8 @@ WorkSize size_of(const GpuInfo& gpu, const Rows& rows, const HeadShape& shape) {
   size.list_bytes =
       kCountsBytes + items * static_cast<int64_t>(sizeof(WorkItem)) +
       tiles * static_cast<int64_t>(sizeof(SplitTile) + sizeof(TileInfo) + shape.kv_heads * sizeof(TileProgress));
-  size.partial_floats = int64_t{size.work.max_partials} * shape.kv_heads * kTileRows * (shape.head_dim + 2);
+  size.partial_floats = partial_floats(size.work, shape.kv_heads, shape.value_dim());
+  if (latents && chunks > 1) size.partial_floats += int64_t{size.work.blocks} * kTileRows * shape.value_dim();
   return size;
 }
 
@@ -433,7 +439,7 @@ WorkSize size_of(const GpuInfo& gpu, const Rows& rows, const HeadShape& shape) {
 AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
                                   Arena& scratch) {
   const AttentionBackend backend =
-      resolve_attention_backend_cuda(stream.gpu(), shape.backend, shape.dtype, shape.head_dim)
+      resolve_attention_backend_cuda(stream.gpu(), shape.backend, shape.dtype, shape.head_dim, shape.v_in_k)
           .value();  // the caller has asked before
   if (backend == AttentionBackend::kPlain || rows.rows == 0 || rows.n_segments == 0) {
     AttentionWork none;
@@ -459,6 +465,7 @@ AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowVie
   args.max_items = work.max_items;
   args.max_partials = work.max_partials;
   args.shared_tiles = work.max_tiles <= kSharedTiles;
+  args.long_chunks = has_long_chunks(shape.heads, shape.v_in_k);
   args.evened = rows.max_segment_rows * args.group >= kLeastTiles * kTileRows;
   args.lists = work_lists(work, shape.kv_heads);
   cuda::Launch how;

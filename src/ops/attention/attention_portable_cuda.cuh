@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const bool spoiled = edge && __syncthreads_or(holds_non_finite<Shape>(v));
     if (active) {
       if (spoiled) {
-        multiply_seen_values<Shape>(p, v, half, position, state);
+        multiply_seen_values<Shape>(Probabilities{p}, v, half, position, state);
       } else {
         multiply_values<Shape>(p, v, half, state);
       }

@@ -1,6 +1,7 @@
 // Shared by the tile kernels of attention: a lane's rows, from scores to results, in the layout in which both matrix
 // units leave sums (warp_products.cuh). Shape defines kHeadDim; kHalves, the number of warp sets that hold different
 // outputs of the same rows; kOutputs, the matrices of 8 outputs that a warp holds; kGroupBytes, 8 positions of K or V.
+// For latents kHeadDim is V's.
 #pragma once
 
 #include "ops/attention/attention_cuda_work.cuh"
@@ -33,6 +34,7 @@ struct TilesArgs {
   const int32_t *visible_begin, *visible_end;
   SlotPages pages;
   Divisor page_size;
+  bool long_chunks;      // of chunk_shift()
   bool shared_by_tiles;  // several tiles of rows may read the same K and V
   const uint8_t* kv;
   int64_t page_stride, head_bytes;  // head_bytes: K of a head in a page
@@ -42,6 +44,7 @@ struct TilesArgs {
   TileProgress* progress;  // WorkLists' progress
   float* partials;
   int64_t max_units;
+  float4* folds;  // latents: what a block has merged, [blocks][kOutputs][threads that compute]
 };
 
 constexpr int kScoreTiles = kTilePositions / 8;
@@ -104,9 +107,9 @@ struct RowState {
   }
 };
 
-template <typename Shape>
-__device__ __forceinline__ void hide_scores(float (&s)[kScoreTiles][4], const RowState<Shape>& state,
-                                            int32_t position) {
+// Of positions from `position` on.
+template <typename State>
+__device__ __forceinline__ void hide_scores(float (&s)[kScoreTiles][4], const State& state, int32_t position) {
   const int32_t column = position + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int j = 0; j < kScoreTiles; ++j) {
@@ -120,10 +123,9 @@ __device__ __forceinline__ void hide_scores(float (&s)[kScoreTiles][4], const Ro
 
 // Scores to probabilities under the running maximum of the chunk, packed as the A side of the next product. `factor` is
 // the factor to apply to the outputs so far.
-template <typename Shape>
-__device__ __forceinline__ void update_probabilities(const float (&s)[kScoreTiles][4], float scale_log2,
-                                                     RowState<Shape>& state, uint32_t (&p)[kScoreTiles][2],
-                                                     float (&factor)[2]) {
+template <typename State>
+__device__ __forceinline__ void update_probabilities(const float (&s)[kScoreTiles][4], float scale_log2, State& state,
+                                                     uint32_t (&p)[kScoreTiles][2], float (&factor)[2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float highs[4];  // several chains of maxima and sums, because a warp has to wait for each link
@@ -161,10 +163,18 @@ __device__ __forceinline__ void scale_outputs(const float (&factor)[2], RowState
   }
 }
 
+// Probabilities as the left side of products.
+struct Probabilities {
+  const uint32_t (&p)[kScoreTiles][2];
+  __device__ void operator()(int step, uint32_t (&a)[4]) const {
+    a[0] = p[2 * step][0], a[1] = p[2 * step][1], a[2] = p[2 * step + 1][0], a[3] = p[2 * step + 1][1];
+  }
+};
+
 template <typename Shape>
 __device__ uint32_t v_row(uint32_t v, int half) {
   const int lane = threadIdx.x % 32;
-  return v + lane / 8 % 2 * Shape::kGroupBytes + half * 2048 + lane % 8 * 128;
+  return v + lane / 8 % 2 * Shape::kGroupBytes + half * Shape::kOutputs * 128 + lane % 8 * 128;
 }
 template <typename Shape>
 __device__ uint32_t v_address(uint32_t row, int step, int output) {
@@ -173,10 +183,11 @@ __device__ uint32_t v_address(uint32_t row, int step, int output) {
 }
 
 // Adds P V where V holds an infinity or NaN at a position that some rows see and others do not: zero times that would
-// be NaN. Each row gets the product with its own V, in which the positions that it does not see are zero.
-template <typename Shape>
-__device__ __forceinline__ void multiply_seen_values(const uint32_t (&p)[kScoreTiles][2], uint32_t v, int half,
-                                                     int32_t position, RowState<Shape>& state) {
+// be NaN. Each row gets the product with its own V, in which the positions that it does not see are zero. left(step, a)
+// is the left side of 16 positions.
+template <typename Shape, typename Left>
+__device__ __forceinline__ void multiply_seen_values(const Left& left, uint32_t v, int half, int32_t position,
+                                                     RowState<Shape>& state) {
   const int lane = threadIdx.x % 32;
   const uint32_t base = v_row<Shape>(v, half);
 #pragma unroll 1
@@ -196,8 +207,8 @@ __device__ __forceinline__ void multiply_seen_values(const uint32_t (&p)[kScoreT
       for (int e = 0; e < 4; ++e) d[0][e] = state.outputs[j][e], d[1][e] = state.outputs[j + 1][e];
 #pragma unroll
       for (int step = 0; step < kTilePositions / 16; ++step) {
-        const uint32_t a[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
-        uint32_t b[4];
+        uint32_t a[4], b[4];
+        left(step, a);
         load_matrices_transposed(b, v_address<Shape>(base, step, j));
 #pragma unroll
         for (int e = 0; e < 4; ++e) b[e] = seen(b[e], step * 16 + e % 2 * 8);
@@ -253,7 +264,7 @@ __device__ inline __nv_bfloat16* result_of(const TilesArgs& args, int first_row,
 template <typename Shape>
 __device__ void store_result(const TilesArgs& args, const WorkItem& item, int kv_head, int row, int half,
                              const RowState<Shape>& state) {
-  const int column = half * 128 + threadIdx.x % 4 * 2;
+  const int column = half * Shape::kOutputs * 8 + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (state.visible.end[i] == 0) continue;  // the row does not exist, or has chunks of another length
@@ -280,7 +291,7 @@ __device__ inline RowRanges load_ranges(const TilesArgs& args, const WorkItem& i
     const int batch_row = item.row + args.group.divide(item.first + r);
     ranges.begin[i] = args.visible_begin[batch_row];
     ranges.end[i] = args.visible_end[batch_row];
-    if (item.mixed && chunk_shift(ranges.end[i]) != item.shift) ranges.begin[i] = ranges.end[i] = 0;
+    if (item.mixed && chunk_shift(ranges.end[i], args.long_chunks) != item.shift) ranges.begin[i] = ranges.end[i] = 0;
   }
   return ranges;
 }

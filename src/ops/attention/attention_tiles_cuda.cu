@@ -81,6 +81,7 @@ TilesArgs tiles_args(const Rows& rows, const RowView& view, const Attention& arg
   a.visible_end = view.end.as<int32_t>();
   a.pages = SlotPages::of(view);
   a.page_size = Divisor(args.kv.page_size);
+  a.long_chunks = has_long_chunks(args.heads, args.kv.v_in_k);
   a.shared_by_tiles = int64_t{rows.max_segment_rows} * a.group.by > kTileRows;
   a.kv = reinterpret_cast<const uint8_t*>(args.kv.base);
   a.page_stride = args.kv.page_stride;
@@ -91,7 +92,19 @@ TilesArgs tiles_args(const Rows& rows, const RowView& view, const Attention& arg
   a.progress = lists.progress;
   a.partials = static_cast<float*>(args.work.partials);
   a.max_units = int64_t{args.work.max_partials} * args.kv.kv_heads;
+  a.folds = reinterpret_cast<float4*>(a.partials + partial_floats(args.work, args.kv.kv_heads, args.kv.value_dim()));
   return a;
+}
+
+Result<AttentionBackend> resolve_latents(const GpuInfo& gpu, AttentionBackend asked, DType kv, int32_t head_dim,
+                                         int32_t v_in_k) {
+  const bool fits = attention_latent_fits(kv, head_dim, v_in_k);
+  if (asked == AttentionBackend::kPlain) return asked;
+  if (asked == AttentionBackend::kPortable) return not_built(asked, "is not built for latents: use auto or plain.");
+  if (fits && has_wgmma(gpu)) return AttentionBackend::kWgmma;
+  if (asked == AttentionBackend::kAuto) return AttentionBackend::kPlain;
+  return not_built(asked, fits ? "needs a Hopper GPU and its machine code: use auto or plain."
+                               : "is built for bfloat16 latents of 256 or 512 and keys of 64 more: use auto or plain.");
 }
 
 template <int kHeadDim>
@@ -109,8 +122,9 @@ void merge_partials(Stream& stream, const AttentionWork& work, const TilesArgs& 
 }  // namespace
 
 Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, AttentionBackend asked, DType kv,
-                                                        int32_t head_dim) {
-  const bool tiles = kv_is_swizzled(kv, head_dim);
+                                                        int32_t head_dim, int32_t v_in_k) {
+  if (v_in_k > 0) return resolve_latents(gpu, asked, kv, head_dim, v_in_k);
+  const bool tiles = kv_is_swizzled(kv, head_dim) && head_dim <= 256;
   switch (asked) {
     case AttentionBackend::kPlain:
       return asked;
@@ -140,6 +154,9 @@ void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view,
   const TilesArgs tiles = tiles_args(rows, view, args, lists);
   const bool codes = args.kv.dtype == DType::kF8E4M3;
   if (args.work.backend == AttentionBackend::kWgmma) {
+    if (args.kv.v_in_k > 0) {
+      return attention_latent_tiles(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);
+    }
     const auto kernel = codes ? attention_hopper_code_tiles : attention_hopper_tiles;
     return kernel(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);
   }

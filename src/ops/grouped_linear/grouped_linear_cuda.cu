@@ -59,7 +59,7 @@ __device__ float warp_sum(const GroupedArgs& args, const uint8_t* weights, int r
     const int64_t at =
         f32 ? (static_cast<int64_t>(part) * args.outputs + row) * args.k + i : panel_index(packed, i, args.k);
     const float w = cuda::load_float(weights, args.storage, at);
-    sum = fmaf(cuda::load_float(args.x, args.x_dtype, x_row * args.k + i), w, sum);
+    sum = fmaf(cuda::load_float(args.x, args.x_dtype, x_row * args.x_step + i), w, sum);
   }
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lane);
@@ -267,31 +267,55 @@ GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
   return entries <= 32 * experts ? GroupedTileSize::kFewRows : GroupedTileSize::kManyRows;
 }
 
-GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedCall& call, const End& end) {
+namespace {
+
+// What the weights and the types decide.
+GroupedArgs weight_args(const ExpertWeights& w, TensorView x, TensorView y) {
   GroupedArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
   args.x = static_cast<const uint8_t*>(x.data);
   args.y = y.data;
-  args.offsets = routing.offsets.as<int32_t>();
-  args.entries = routing.entries.as<int32_t>();
-  args.chosen = routing.experts.as<int32_t>();
   args.expert_bytes = grouped_cuda_expert_bytes(w.n, w.k, w.format.code, w.layout);
   args.experts = static_cast<int>(w.experts);
-  args.spread = static_cast<int>(routing.spread);
-  args.top_k = static_cast<int>(routing.top_k());
-  args.entry_count = static_cast<int>(y.shape[0]);
-  args.likely = static_cast<int>(routing.likely());
   args.n = static_cast<int>(w.n);
   args.k = static_cast<int>(w.k);
   args.k_blocks = static_cast<int>(linear_cuda_k_blocks(w.k));
   args.panels = static_cast<int>(grouped_cuda_panels(w.n, w.layout));
-  args.outputs = static_cast<int>(y.shape[1]);
-  args.rows = call.rows;
+  args.outputs = static_cast<int>(w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n);
+  args.x_step = static_cast<int>(x.dim(x.rank - 1));
+  args.y_step = static_cast<int>(y.dim(y.rank - 1));
   args.layout = w.layout;
   args.storage = w.format.code;
   args.x_dtype = x.dtype;
   args.y_dtype = y.dtype;
+  return args;
+}
+
+void multiply_groups(Stream& stream, const GroupedArgs& args, LinearKernel kernel) {
+  const GpuInfo& gpu = stream.gpu();
+  switch (kernel) {
+    case LinearKernel::kTiles:
+      return grouped_tiles_cuda(stream, args, grouped_tile_size(args.likely, args.spread), gpu.multiprocessors);
+    case LinearKernel::kPortable:
+      return grouped_portable_cuda(stream, args, gpu.multiprocessors);
+    case LinearKernel::kPlain:
+      return cuda::launch(plain_kernel, plain_launch(args), stream, args);
+  }
+}
+
+}  // namespace
+
+GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+                         const GroupedCall& call, const End& end) {
+  GroupedArgs args = weight_args(w, x, y);
+  args.offsets = routing.offsets.as<int32_t>();
+  args.entries = routing.entries.as<int32_t>();
+  args.chosen = routing.experts.as<int32_t>();
+  args.spread = static_cast<int>(routing.spread);
+  args.top_k = static_cast<int>(routing.top_k());
+  args.entry_count = static_cast<int>(y.shape[0]);
+  args.likely = static_cast<int>(routing.likely());
+  args.rows = call.rows;
   args.routing_ready = call.routing_ready;
   if (end.bias.data != nullptr) args.bias = end.bias.as<float>();
   if (end.kind == EndKind::kClampedSwiGlu) args.clamp = end.clamp;
@@ -301,16 +325,20 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
 void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                          const GroupedCall& call, const End& end) {
   if (is_codes(w.format)) return grouped_codes_cuda(stream, w, x, routing, y, call, end);
-  const GroupedArgs args = grouped_args(w, x, routing, y, call, end);
-  const GpuInfo& gpu = stream.gpu();
-  switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
-    case LinearKernel::kTiles:
-      return grouped_tiles_cuda(stream, args, grouped_tile_size(args.likely, args.spread), gpu.multiprocessors);
-    case LinearKernel::kPortable:
-      return grouped_portable_cuda(stream, args, gpu.multiprocessors);
-    case LinearKernel::kPlain:
-      return cuda::launch(plain_kernel, plain_launch(args), stream, args);
-  }
+  multiply_groups(stream, grouped_args(w, x, routing, y, call, end), grouped_cuda_kernel(stream.gpu(), w, x.dtype));
+}
+
+// The tile kernels read x and write y in pieces of 16 and 8 bytes.
+void head_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, TensorView y) {
+  GroupedArgs args = weight_args(w, x, y);
+  args.each_rows = static_cast<int>(x.dim(0));
+  args.spread = args.experts;
+  args.top_k = 1;
+  args.entry_count = args.likely = args.each_rows * args.experts;
+  args.rows = GroupedRows::kOut;
+  args.routing_ready = true;  // there is none
+  const bool aligned = args.x_step % 8 == 0 && args.y_step % 2 == 0;
+  multiply_groups(stream, args, aligned ? grouped_cuda_kernel(stream.gpu(), w, x.dtype) : LinearKernel::kPlain);
 }
 
 void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, TensorView y,

@@ -48,7 +48,7 @@ struct GroupedArgs {
   const uint8_t* weights = nullptr;  // packed
   const uint8_t* x = nullptr;
   void* y = nullptr;
-  const int32_t* offsets = nullptr;  // Routing::offsets
+  const int32_t* offsets = nullptr;  // Routing::offsets; with each_rows no routing is there
   const int32_t* entries = nullptr;
   const int32_t* chosen = nullptr;  // [entries]: Routing::experts
   int64_t expert_bytes = 0;
@@ -56,6 +56,9 @@ struct GroupedArgs {
   int likely = 0;  // Routing::likely()
   int spread = 0;  // Routing::spread
   int n = 0, k = 0, k_blocks = 0, panels = 0, outputs = 0;
+  int x_step = 0, y_step = 0;  // elements from a row of x, or of y, to the next
+  // > 0: every expert gets so many rows; entry row * experts + expert is the row of x and of y.
+  int each_rows = 0;
   GroupedRows rows = GroupedRows::kIn;
   LinearLayout layout = LinearLayout::kPlain;
   DType storage = DType::kBF16, x_dtype = DType::kBF16, y_dtype = DType::kF32;
@@ -74,6 +77,9 @@ struct ExpertsArgs {
   int32_t* dealt = nullptr;
   int32_t* written = nullptr;
 };
+
+// head_linear() of ops/latent: a grouped product with a matrix a head and all rows for each.
+void head_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, TensorView y);
 
 // The kernels. `processors`: multiprocessors to fill.
 void grouped_tiles_cuda(Stream& stream, const GroupedArgs& args, GroupedTileSize size, int processors);

@@ -128,7 +128,7 @@ __device__ void produce_rows(const Ring& ring, TileQueue& queue, const ExpertsAr
     x_sync<Shape>();  // no thread still reads the sources of the tile before
     const GroupedArgs& product = taken.phase == Phase::kGateUp ? args.gate_up : args.down;
     for (int r = thread; r < taken.tile.rows; r += Shape::kXThreads) {
-      sources[r] = source_row(product, taken.tile.row + r);
+      sources[r] = source_row(product, taken.tile.expert, taken.tile.row + r);
     }
     if (taken.phase == Phase::kDown && thread == 0) {
       while (count_acquired(args.written + taken.row_tile) != args.gate_up.panels) {

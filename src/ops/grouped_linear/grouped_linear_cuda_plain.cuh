@@ -14,11 +14,13 @@ template <typename Sum>
 __device__ __forceinline__ void plain_output(const GroupedArgs& args, const Sum& sum) {
   const int grouped = static_cast<int>(blockIdx.x);
   const int output = static_cast<int>(blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32);
-  if (output >= args.outputs || grouped >= args.offsets[args.experts]) return;
-  const int entry = args.entries[grouped];
-  const uint8_t* weights = args.weights + args.chosen[entry] * args.expert_bytes;
-  const int64_t x_row = source_row(args, grouped);
-  const float* bias = args.bias == nullptr ? nullptr : args.bias + int64_t{args.chosen[entry]} * args.n + output;
+  const bool routed = args.each_rows == 0;
+  if (output >= args.outputs || (routed && grouped >= args.offsets[args.experts])) return;
+  const int expert = routed ? args.chosen[args.entries[grouped]] : grouped / args.each_rows;
+  const int entry = entry_of(args, expert, grouped);
+  const uint8_t* weights = args.weights + expert * args.expert_bytes;
+  const int64_t x_row = source_row(args, expert, grouped);
+  const float* bias = args.bias == nullptr ? nullptr : args.bias + int64_t{expert} * args.n + output;
   float v = sum(weights, output, 0, x_row);
   if (bias != nullptr) v += *bias;
   if (args.layout == LinearLayout::kGateUp) {
@@ -28,7 +30,7 @@ __device__ __forceinline__ void plain_output(const GroupedArgs& args, const Sum&
   }
   if (threadIdx.x % 32 != 0) return;
   const int64_t y_row = args.rows == GroupedRows::kIn ? grouped : entry;
-  cuda::store_float(args.y, args.y_dtype, y_row * args.outputs + output, v);
+  cuda::store_float(args.y, args.y_dtype, y_row * args.y_step + output, v);
 }
 
 inline cuda::Launch plain_launch(const GroupedArgs& args) {

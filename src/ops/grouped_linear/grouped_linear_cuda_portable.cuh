@@ -35,7 +35,7 @@ __device__ void multiply_tile_portably(const typename Shape::Weights::Args& own_
   const GroupedArgs& args = Weights::grouped(own_args);
   const int t = static_cast<int>(threadIdx.x);
   __syncthreads();  // no thread still reads the ring and the sources of the tile before
-  for (int r = t; r < tile.rows; r += Shape::kThreads) sources[r] = source_row(args, tile.row + r);
+  for (int r = t; r < tile.rows; r += Shape::kThreads) sources[r] = source_row(args, tile.expert, tile.row + r);
   __syncthreads();
   Weights weights(own_args);
   const uint8_t* panel = args.weights + tile.expert * args.expert_bytes + tile.panel * weights.block_at(args.k_blocks);
@@ -43,7 +43,7 @@ __device__ void multiply_tile_portably(const typename Shape::Weights::Args& own_
   const auto fill = [&](int block) {
     if (block < args.k_blocks) {
       weights.template fill<Shape::kThreads>(stage_of(block), panel, block);
-      copy_rows<Shape::kRows, Shape::kThreads>(stage_of(block) + Weights::kMostBytes, args.x, args.k,
+      copy_rows<Shape::kRows, Shape::kThreads>(stage_of(block) + Weights::kMostBytes, args.x, args.k, args.x_step,
                                                block * static_cast<int>(kBlockK), t,
                                                [&](int r) { return r < tile.rows ? sources[r] : -1; });
     }

@@ -99,7 +99,7 @@ __device__ __forceinline__ void fetch_rows(const Ring& ring, RingWriter& writer,
 #pragma unroll 4
     for (int i = thread; i < rows * 8; i += Shape::kXThreads) {
       const int r = i / 8, piece = i % 8, k = block * static_cast<int>(kBlockK) + piece * 8;
-      const int64_t at = (static_cast<int64_t>(sources[r]) * args.k + (k < args.k ? k : 0)) * 2;
+      const int64_t at = (static_cast<int64_t>(sources[r]) * args.x_step + (k < args.k ? k : 0)) * 2;
       fragments::copy16(to + fragments::swizzled(r, piece), args.x + at, k < args.k ? 16 : 0);
     }
     hopper::barrier_arrive_after_copies(&ring.full[writer.stage]);
@@ -113,7 +113,7 @@ __device__ void produce_x(const Ring& ring, const GroupedArgs& args, const Group
   RingWriter writer;
   for_tiles<Shape::kPanels>(args, work, [&](const GroupedTile& tile) {
     x_sync<Shape>();  // no thread still reads the sources of the tile before
-    for (int r = thread; r < tile.rows; r += Shape::kXThreads) sources[r] = source_row(args, tile.row + r);
+    for (int r = thread; r < tile.rows; r += Shape::kXThreads) sources[r] = source_row(args, tile.expert, tile.row + r);
     x_sync<Shape>();
     fetch_rows<Shape>(ring, writer, args, tile.rows, thread, sources);
   });

@@ -50,7 +50,8 @@ __device__ void list_work(const GroupedArgs& args, GroupedWork& work) {
     counts[i] = 0;
     if (e > args.experts) continue;
     // Reads from the L2 cache, because this multiprocessor's cache may hold an older routing.
-    const int begin = __ldcg(args.offsets + e), end = e < args.experts ? __ldcg(args.offsets + e + 1) : begin;
+    const auto offset = [&](int i) { return args.each_rows > 0 ? i * args.each_rows : __ldcg(args.offsets + i); };
+    const int begin = offset(e), end = e < args.experts ? offset(e + 1) : begin;
     work.offsets[e] = begin;
     counts[i] = (end - begin + kMaxRows - 1) / kMaxRows;
     all += counts[i];
@@ -75,8 +76,13 @@ __device__ __forceinline__ void for_tiles(const GroupedArgs& args, const Grouped
   }
 }
 
-// The row of x of a grouped row.
-__device__ inline int source_row(const GroupedArgs& args, int grouped) {
+__device__ inline int entry_of(const GroupedArgs& args, int expert, int grouped) {
+  return args.each_rows > 0 ? (grouped - expert * args.each_rows) * args.experts + expert : args.entries[grouped];
+}
+
+// The row of x of an expert's grouped row.
+__device__ inline int source_row(const GroupedArgs& args, int expert, int grouped) {
+  if (args.each_rows > 0) return entry_of(args, expert, grouped);
   return args.rows == GroupedRows::kIn ? args.entries[grouped] / args.top_k : grouped;
 }
 
@@ -135,8 +141,9 @@ __device__ __forceinline__ void finish_panel(const GroupedArgs& args, const Grou
   }
   const auto store = [&](int r, float2 v) {
     if (r >= tile.rows || !exists) return;
-    const int grouped = tile.row + r, row = args.rows == GroupedRows::kIn ? grouped : args.entries[grouped];
-    store2(args.y, y_bf16, static_cast<int64_t>(row) * args.outputs + column, v);
+    const int grouped = tile.row + r;
+    const int row = args.rows == GroupedRows::kIn ? grouped : entry_of(args, tile.expert, grouped);
+    store2(args.y, y_bf16, static_cast<int64_t>(row) * args.y_step + column, v);
   };
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {

@@ -6,9 +6,6 @@
 
 namespace volley::ops {
 
-// There are none: check_latent() says so before a model is loaded.
-const LatentKernels LatentKernels::kCuda = {};
-
 namespace {
 
 constexpr int32_t kLatentStep = 16;
@@ -19,10 +16,7 @@ bool is_activation(const TensorView& view) {
 
 }  // namespace
 
-Status check_latent(DeviceKind device, const LatentShape& shape) {
-  if (device != DeviceKind::kCpu) {
-    return unimplemented("Latent attention is not built for GPUs: use --device cpu.");
-  }
+Status check_latent(const LatentShape& shape) {
   for (const int32_t width : {shape.width, shape.rope}) {
     if (width > 0 && width % kLatentStep == 0) continue;
     return unimplemented("Latent attention with a width of " + std::to_string(width) +
@@ -33,6 +27,10 @@ Status check_latent(DeviceKind device, const LatentShape& shape) {
     return unimplemented("Latents of " + std::to_string(shape.width) + " with keys of " + std::to_string(shape.rope) +
                          " are not built: up to " + std::to_string(kMaxLatent) + ", and " +
                          std::to_string(kMaxLatentKey) + " together.");
+  }
+  if (shape.heads > kMaxExperts) {
+    return unimplemented("Latent attention with " + std::to_string(shape.heads) + " heads is not built: up to " +
+                         std::to_string(kMaxExperts) + ".");
   }
   if (shape.heads >= 1 && shape.nope >= 1 && shape.value >= 1) return {};
   return invalid_argument("Latent attention needs heads, with elements that are not rotated and an output.");
@@ -53,7 +51,8 @@ void write_latent(Stream& stream, const Rows& rows, const RowView& view, const L
   const int32_t width = kv.v_in_k, rope = kv.head_dim - width;
   VOLLEY_CHECK(kv.base != nullptr && kv.kv_heads == 1 && kv.k_scale > 0 && kv.k_scale == kv.v_scale);
   VOLLEY_CHECK(kv.page_size > 0 && kv.page_size % kKvTile == 0);
-  VOLLEY_CHECK(check_latent(stream.kind(), {1, width, rope, 1, 1}).ok());
+  VOLLEY_CHECK(check_latent({1, width, rope, 1, 1}).ok());
+  VOLLEY_CHECK(args.growth.factor >= 0 && args.growth.every >= 1);
   VOLLEY_CHECK(args.row.dtype == DType::kF32 && args.row.rank == 2);
   VOLLEY_CHECK(args.row.dim(0) == rows.rows && args.row.dim(1) == kv.head_dim);
   VOLLEY_CHECK(args.norm.dtype == DType::kF32 && args.norm.count() == width);

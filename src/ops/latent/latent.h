@@ -6,7 +6,7 @@
 // values. U^T q_nope and W (…) are products of each head with a matrix of its own, head_linear().
 //
 // Batch invariance: a row's results depend only on that row. The expanded form, which makes keys and values, has other
-// bits; so the number of rows chooses no form. CPU only: check_latent().
+// bits; so the number of rows chooses no form.
 #pragma once
 
 #include "ops/grouped_linear/grouped_linear.h"
@@ -24,27 +24,34 @@ struct LatentShape {
   int32_t query() const { return nope + rope; }
 };
 
-// kUnimplemented for widths, or a device, without kernels.
-Status check_latent(DeviceKind device, const LatentShape& shape);
+// kUnimplemented for widths without kernels.
+Status check_latent(const LatentShape& shape);
 
 // y[r, h, j] = sum over i of x[r, h, i] w_h[j, i], one matrix a head, for the first w.k elements of each head of x and
 // the first w.n of each head of y; what follows in y stays. x: [rows, heads, any], bf16 or fp32; y: [rows, heads, any],
 // likewise. Sums as linear() has them. w: kPlain. y must not overlap x. rows may be 0.
 void head_linear(Stream& stream, const ExpertWeights& w, TensorView x, TensorView y);
 
+// q at rotary position p is multiplied by 1 + factor * ln(1 + floor(p / every)).
+struct QueryGrowth {
+  float factor = 0;
+  int32_t every = 1;
+};
+
 // The input of a write, and its destination. w, r: width and rope.
 struct LatentWrite {
   TensorView row;   // [rows, w + r] fp32: latent, then key, of each position
   TensorView norm;  // [w] fp32: weight of the latent's RMSNorm
   float eps = 0;
-  RopeTables rope;   // of r elements; row and q have them in rotate-half order
-  TensorView q;      // [rows, heads, any + r], bf16 or fp32: the last r elements of each head are rotated
-  TensorView q_out;  // [rows, heads, w + r], attention_dtype(): gets these as its last r elements; the others stay
-  KvLayer kv;        // head_dim w + r, v_in_k w
+  RopeTables rope;     // of r elements; row and q have them in rotate-half order
+  TensorView q;        // [rows, heads, any + r], bf16 or fp32: the last r elements of each head are rotated
+  TensorView q_out;    // [rows, heads, w + r], attention_dtype(): gets these as its last r elements
+  QueryGrowth growth;  // of all of q_out
+  KvLayer kv;          // head_dim w + r, v_in_k w
 };
 
 // Writes [normed latent | rotated key] of each row at its cache position, and the rotated part of q. view, the memory
-// of tiles and errors: as for write_qkv() on the CPU.
+// of tiles and errors: as for write_qkv().
 void write_latent(Stream& stream, const Rows& rows, const RowView& view, const LatentWrite& args);
 
 }  // namespace volley::ops

@@ -100,6 +100,10 @@ class LatentWriter {
       rotate(x + width, cos, sin, rope, key + width);
       store_position(key, unit.position % kKvTile + r, tile);
       args_.q.dtype == DType::kF32 ? rotate_q<float>(row, cos, sin) : rotate_q<BFloat16>(row, cos, sin);
+      const int32_t grown = rows_.rope_positions.as<int32_t>()[row] / args_.growth.every;
+      if (args_.growth.factor > 0 && grown > 0) {
+        grow_q(row, 1.0f + args_.growth.factor * std::log(1.0f + static_cast<float>(grown)));
+      }
     }
   }
 
@@ -121,6 +125,18 @@ class LatentWriter {
     if (kv.dtype == DType::kBF16) return store_key<BFloat16>(key, kv.head_dim, 2, in_tile, tile, to_bfloat16);
     const auto code = [&](float x) { return to_float8_e4m3(x / kv.k_scale); };
     store_key<Float8E4M3>(key, kv.head_dim, 2, in_tile, tile, code);
+  }
+
+  void grow_q(int64_t row, float by) const {
+    const int64_t n = args_.q_out.dim(1) * args_.q_out.dim(2);
+    for (int64_t i = row * n; i < (row + 1) * n; ++i) {
+      if (args_.q_out.dtype == DType::kF32) {
+        args_.q_out.as<float>()[i] *= by;
+      } else {
+        BFloat16& x = args_.q_out.as<BFloat16>()[i];
+        x = to_bfloat16(to_float(x) * by);
+      }
+    }
   }
 
   template <typename T>

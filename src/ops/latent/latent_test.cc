@@ -15,9 +15,26 @@
 #include "device/arena.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_plan.h"
+#include "ops/device_for_test.h"
 
 namespace volley::ops {
 namespace {
+
+#ifdef VOLLEY_OPS_TEST_CUDA
+constexpr bool kOnGpu = true;
+#else
+constexpr bool kOnGpu = false;
+#endif
+
+std::shared_ptr<Device> device_under_test(int threads) {
+  if (!kOnGpu) return *make_cpu_device(threads);
+  static const std::shared_ptr<Device> gpu = std::move(make_cuda_device(0)).value();
+  return gpu;
+}
+#define GPU_OR_SKIP()                        \
+  if (kOnGpu && !make_cuda_device(0).ok()) { \
+    GTEST_SKIP() << "needs a GPU";           \
+  }
 
 std::vector<float> random_values(uint32_t seed, int64_t n) {
   std::mt19937 random(seed);
@@ -31,9 +48,10 @@ float as(DType dtype, float x) {
   return dtype == DType::kBF16 ? to_float(to_bfloat16(x)) : x;
 }
 
-// Values of one dtype, in memory.
+// Values of one dtype, here and on the device.
 struct Values {
-  Values(DType dtype, const std::vector<float>& from) : dtype(dtype), bytes(from.size() * dtype_size(dtype)) {
+  Values(Device& device, DType dtype, const std::vector<float>& from)
+      : device(device), dtype(dtype), bytes(from.size() * dtype_size(dtype)) {
     for (size_t i = 0; i < from.size(); ++i) {
       if (dtype == DType::kF32) {
         reinterpret_cast<float*>(bytes.data())[i] = from[i];
@@ -41,14 +59,22 @@ struct Values {
         reinterpret_cast<BFloat16*>(bytes.data())[i] = to_bfloat16(from[i]);
       }
     }
+    there = std::move(device.allocate(bytes.size())).value();
+    device.upload(there.data(), bytes.data(), bytes.size());
+  }
+  const std::vector<std::byte>& read() {
+    device.download(bytes.data(), there.data(), bytes.size());
+    return bytes;
   }
   float at(int64_t i) const {
     return dtype == DType::kF32 ? reinterpret_cast<const float*>(bytes.data())[i]
                                 : to_float(reinterpret_cast<const BFloat16*>(bytes.data())[i]);
   }
-  TensorView view(std::initializer_list<int64_t> dims) { return TensorView(bytes.data(), dtype, dims); }
+  TensorView view(std::initializer_list<int64_t> dims) { return there.view(dtype, dims); }
+  Device& device;
   DType dtype;
   std::vector<std::byte> bytes;
+  Buffer there;
 };
 
 struct Product {
@@ -57,20 +83,25 @@ struct Product {
 
 // Sums in fp32 of products of bf16 or fp32: relative to the sum of magnitudes.
 TEST(HeadLinear, MatchesTheOracle) {
+  GPU_OR_SKIP();
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int threads : {1, 3}) {
-      const auto device = *make_cpu_device(threads);
-      for (const Product& p :
-           {Product{1, 1, 16, 16, 0, 0}, {3, 5, 24, 32, 8, 16}, {5, 40, 33, 7, 0, 3}, {4, 2, 512, 128, 64, 0}}) {
+      const auto device = device_under_test(threads);
+      for (const Product& p : {Product{1, 1, 16, 16, 0, 0},
+                               {3, 5, 24, 32, 8, 16},
+                               {5, 40, 33, 7, 0, 3},
+                               {4, 2, 512, 128, 64, 0},
+                               {2, 300, 64, 72, 8, 64}}) {
         const std::vector<float> weights = random_values(3, p.heads * p.n * p.k);
         std::vector<WeightRows> parts;
         for (int64_t h = 0; h < p.heads; ++h) parts.push_back({weights.data() + h * p.n * p.k, DType::kF32, p.n});
         const auto w = pack_experts(*device, parts, p.heads, p.k, dtype, LinearLayout::kPlain);
         ASSERT_TRUE(w.ok());
         const int64_t wide_x = p.k + p.more_x, wide_y = p.n + p.more_y;
-        Values x(dtype, random_values(5, p.rows * p.heads * wide_x));
-        Values y(dtype, std::vector<float>(static_cast<size_t>(p.rows * p.heads * wide_y), 7.0f));
+        Values x(*device, dtype, random_values(5, p.rows * p.heads * wide_x));
+        Values y(*device, dtype, std::vector<float>(static_cast<size_t>(p.rows * p.heads * wide_y), 7.0f));
         head_linear(device->stream(), *w, x.view({p.rows, p.heads, wide_x}), y.view({p.rows, p.heads, wide_y}));
+        y.read();
         for (int64_t i = 0; i < p.rows * p.heads; ++i) {
           for (int64_t j = 0; j < wide_y; ++j) {
             if (j >= p.n) {
@@ -89,9 +120,10 @@ TEST(HeadLinear, MatchesTheOracle) {
           }
         }
         // A row alone has the same bits.
-        Values alone(dtype, std::vector<float>(static_cast<size_t>(p.heads * wide_y), 7.0f));
+        Values alone(*device, dtype, std::vector<float>(static_cast<size_t>(p.heads * wide_y), 7.0f));
         head_linear(device->stream(), *w, x.view({p.rows, p.heads, wide_x}).rows(p.rows - 1, 1),
                     alone.view({1, p.heads, wide_y}));
+        alone.read();
         EXPECT_EQ(
             std::memcmp(alone.bytes.data(), y.bytes.data() + y.bytes.size() - alone.bytes.size(), alone.bytes.size()),
             0);
@@ -107,30 +139,44 @@ struct Kind {
 };
 
 constexpr int32_t kPositions = 700;  // more than one chunk
+constexpr int32_t kManyPositions = 4200;
 constexpr float kNormEps = 1e-6f;
 constexpr int32_t kRopeShift = 3;
 
 // One sequence of random rows in pages of random order.
 class LatentWorld {
  public:
-  LatentWorld(const Kind& kind, int32_t page_size, int threads)
-      : kind_(kind), device_(*make_cpu_device(threads)), page_size_(page_size) {
+  LatentWorld(const Kind& kind, int32_t page_size, int threads, int32_t positions = kPositions)
+      : kind_(kind), device_(device_under_test(threads)), positions_(positions) {
     const LatentShape& s = kind.shape;
-    const int32_t pages = (kPositions + page_size - 1) / page_size;
-    for (int32_t i = 0; i < pages; ++i) table_.push_back(i);
-    std::shuffle(table_.begin(), table_.end(), std::mt19937(9));
+    const int32_t pages = (positions + page_size - 1) / page_size;
+    std::vector<int32_t> table;
+    for (int32_t i = 0; i < pages; ++i) table.push_back(i);
+    std::shuffle(table.begin(), table.end(), std::mt19937(9));
+    table_ = std::make_unique<DeviceTensor>(*device_, table);
+    pages_ = pages;
     const int64_t bytes = kv_layer_bytes(page_size, 1, s.key(), kind.kv, true);
     EXPECT_EQ(bytes, int64_t{page_size} * s.key() * static_cast<int64_t>(dtype_size(kind.kv)));
-    memory_.assign(static_cast<size_t>(pages * bytes), std::byte{0xff});  // NaN
-    kv_ = {memory_.data(), bytes, page_size, 1, s.key(), kind.kv, k_scale(), k_scale(), s.width};
+    memory_ = std::make_unique<DeviceTensor>(*device_, static_cast<size_t>(pages * bytes));  // NaN
+    kv_ = {memory_->view(DType::kU8, {pages * bytes}).as<std::byte>(),
+           bytes,
+           page_size,
+           1,
+           s.key(),
+           kind.kv,
+           k_scale(),
+           k_scale(),
+           s.width};
     norm_ = random_values(2, s.width);
-    const int64_t angles = int64_t{kPositions + kRopeShift} * s.rope / 2;
+    const int64_t angles = int64_t{positions + kRopeShift} * s.rope / 2;
     for (int64_t i = 0; i < angles; ++i) {
       const double angle = static_cast<double>(i / (s.rope / 2)) / (1.0 + static_cast<double>(i % (s.rope / 2)));
       cos_.push_back(static_cast<float>(std::cos(angle)));
       sin_.push_back(static_cast<float>(std::sin(angle)));
     }
-    scratch_ = std::make_unique<Arena>(*device_->allocate(64 << 20));
+    cos_there_ = std::make_unique<DeviceTensor>(*device_, cos_);
+    sin_there_ = std::make_unique<DeviceTensor>(*device_, sin_);
+    scratch_ = std::make_unique<Arena>(*device_->allocate((kOnGpu ? 256 : 64) << 20));
   }
 
   float k_scale() const { return kind_.kv == DType::kF8E4M3 ? 0.01f : 1.0f; }
@@ -174,40 +220,49 @@ class LatentWorld {
       end.push_back(p + 1);
     }
     const DType dtype = attention_dtype(kind_.kv);
-    Values row_view(DType::kF32, row_values), q_view(kind_.activation, q_values), q_out(dtype, q_out_values),
-        norm(DType::kF32, norm_), out(dtype, std::vector<float>(static_cast<size_t>(rows * heads * s.width)));
-    RowSegment segment = {0, static_cast<int32_t>(rows), 0};
+    Values row_view(*device_, DType::kF32, row_values), q_view(*device_, kind_.activation, q_values),
+        q_out(*device_, dtype, q_out_values), norm(*device_, DType::kF32, norm_),
+        out(*device_, dtype, std::vector<float>(static_cast<size_t>(rows * heads * s.width)));
+    const DeviceTensor segment(*device_, std::vector<RowSegment>{{0, static_cast<int32_t>(rows), 0}});
     Rows batch;
-    batch.rows = segment.rows;
-    const auto ints = [rows](std::vector<int32_t>& list) { return TensorView(list.data(), DType::kI32, {rows}); };
+    batch.rows = static_cast<int32_t>(rows);
+    std::vector<std::unique_ptr<DeviceTensor>> lists;
+    const auto ints = [&](const std::vector<int32_t>& list) {
+      return lists.emplace_back(std::make_unique<DeviceTensor>(*device_, list))->view(DType::kI32, {rows});
+    };
+    batch.slots = ints(std::vector<int32_t>(static_cast<size_t>(rows)));
     batch.rope_positions = ints(rope);
     batch.cache_positions = ints(cache);
-    batch.segments = &segment;
+    batch.segments = segment.view(DType::kU8, {static_cast<int64_t>(sizeof(RowSegment))}).as<RowSegment>();
     batch.n_segments = 1;
-    batch.max_segment_rows = segment.rows;
-    batch.max_positions = kPositions;
+    batch.max_segment_rows = batch.rows;
+    batch.max_positions = positions_;
     RowView& view = batch.views[kWholeView];
-    view = {ints(begin), ints(end), TensorView(table_.data(), DType::kI32, {1, std::ssize(table_)})};
+    view = {ints(begin), ints(end), table_->view(DType::kI32, {1, pages_})};
     LatentWrite write;
     write.row = row_view.view({rows, s.key()});
     write.norm = norm.view({s.width});
     write.eps = kNormEps;
     const int64_t half = s.rope / 2;
-    write.rope = {TensorView(cos_.data(), DType::kF32, {std::ssize(cos_) / half, half}),
-                  TensorView(sin_.data(), DType::kF32, {std::ssize(sin_) / half, half})};
+    write.rope = {cos_there_->view(DType::kF32, {std::ssize(cos_) / half, half}),
+                  sin_there_->view(DType::kF32, {std::ssize(sin_) / half, half})};
     write.q = q_view.view({rows, heads, s.query()});
     write.q_out = q_out.view({rows, heads, s.key()});
     write.kv = kv_;
-    write_latent(device_->stream(), batch, view, write);
+    ArenaScope scope(*scratch_);
     Attention attend;
+    attend.work = plan_attention(
+        device_->stream(), batch, view,
+        {.heads = s.heads, .kv_heads = 1, .head_dim = s.key(), .dtype = kind_.kv, .v_in_k = s.width}, *scratch_);
+    write_latent(device_->stream(), batch, view, write);
     attend.q = write.q_out;
     attend.heads = s.heads;
     attend.scale = scale();
+    attend.after_write = true;
     attend.kv = kv_;
     attend.out = out.view({rows, heads, s.width});
     attention(device_->stream(), batch, view, attend, *scratch_);
-    EXPECT_EQ(scratch_->mark(), 0u);
-    return out.bytes;
+    return out.read();
   }
 
   // The rotated x, in fp64, rounded as it is kept.
@@ -283,10 +338,10 @@ class LatentWorld {
 
  private:
   const Kind kind_;
-  const std::unique_ptr<Device> device_;
-  const int32_t page_size_;
-  std::vector<int32_t> table_;
-  std::vector<std::byte> memory_;
+  const std::shared_ptr<Device> device_;
+  const int32_t positions_;
+  int64_t pages_ = 0;
+  std::unique_ptr<DeviceTensor> table_, memory_, cos_there_, sin_there_;
   KvLayer kv_;
   std::vector<float> norm_, cos_, sin_;
   std::unique_ptr<Arena> scratch_;
@@ -295,15 +350,21 @@ class LatentWorld {
 
 class LatentAttention : public ::testing::TestWithParam<DType> {
  protected:
+  void SetUp() override { GPU_OR_SKIP(); }
   static std::vector<Kind> kinds() {
     const DType other = GetParam() == DType::kF32 ? DType::kF32 : DType::kBF16;
-    return {{GetParam(), {3, 32, 16, 24, 16}, DType::kF32}, {GetParam(), {13, 48, 32, 8, 40}, other}};
+    std::vector<Kind> all = {{GetParam(), {3, 32, 16, 24, 16}, DType::kF32}, {GetParam(), {13, 48, 32, 8, 40}, other}};
+    if (kOnGpu && GetParam() == DType::kBF16) {  // the matrix unit's
+      all.push_back({GetParam(), {5, 512, 64, 16, 16}, DType::kBF16});
+      all.push_back({GetParam(), {20, 256, 64, 16, 16}, DType::kF32});
+    }
+    return all;
   }
 };
 
 TEST_P(LatentAttention, MatchesTheOracle) {
   std::vector<Kind> all = kinds();
-  all.push_back({GetParam(), {2, 512, 64, 16, 16}, DType::kF32});
+  if (!kOnGpu || GetParam() != DType::kBF16) all.push_back({GetParam(), {2, 512, 64, 16, 16}, DType::kF32});
   for (const Kind& kind : all) {
     LatentWorld world(kind, 32, 2);
     const auto out = world.pass(0, kPositions);
@@ -332,6 +393,24 @@ TEST_P(LatentAttention, RowsDoNotDependOnTheirCompany) {
   }
 }
 
+// Chunks of several lengths, and tiles that several blocks share: one row and sixteen.
+TEST_P(LatentAttention, OneRowHasTheBitsOfSixteen) {
+  if (!kOnGpu || GetParam() != DType::kBF16) GTEST_SKIP() << "is for the matrix unit of a GPU";
+  const Kind kind = {DType::kBF16, {5, 512, 64, 16, 16}, DType::kBF16};
+  LatentWorld world(kind, 64, 1, kManyPositions);
+  const auto whole = world.pass(0, kManyPositions);
+  const size_t stride = whole.size() / kManyPositions;
+  for (const int32_t first : {0, 120, 1016, 2033, 4090, kManyPositions - 16}) {
+    const auto together = world.pass(first, first + 16);
+    EXPECT_EQ(std::memcmp(together.data(), whole.data() + first * stride, together.size()), 0) << first;
+    for (int32_t i = 0; i < 16; i += 5) {
+      const auto alone = world.pass(first + i, first + i + 1);
+      EXPECT_EQ(std::memcmp(alone.data(), together.data() + i * stride, stride), 0) << first + i;
+    }
+  }
+  EXPECT_LE(world.worst_error(whole.data() + 4100 * stride, 4100), 1.0);
+}
+
 // As in verification: positions after an accepted one are written again.
 TEST_P(LatentAttention, HiddenInfinitiesStayHidden) {
   for (const Kind& kind : kinds()) {
@@ -351,13 +430,24 @@ INSTANTIATE_TEST_SUITE_P(Types, LatentAttention, ::testing::Values(DType::kF32, 
 
 TEST(CheckLatent, NamesWhatIsNotBuilt) {
   const LatentShape shape = {16, 512, 64, 128, 128};
-  EXPECT_TRUE(check_latent(DeviceKind::kCpu, shape).ok());
-  EXPECT_NE(check_latent(DeviceKind::kCuda, shape).error().message.find("GPU"), std::string::npos);
-  LatentShape odd = shape, wide = shape;
+  EXPECT_TRUE(check_latent(shape).ok());
+  LatentShape odd = shape, wide = shape, many = shape;
   odd.rope = 24;
   wide.width = 528;
-  EXPECT_NE(check_latent(DeviceKind::kCpu, odd).error().message.find("24"), std::string::npos);
-  EXPECT_NE(check_latent(DeviceKind::kCpu, wide).error().message.find("528"), std::string::npos);
+  many.heads = 513;
+  EXPECT_NE(check_latent(odd).error().message.find("24"), std::string::npos);
+  EXPECT_NE(check_latent(wide).error().message.find("528"), std::string::npos);
+  EXPECT_NE(check_latent(many).error().message.find("513"), std::string::npos);
+  const auto resolve = [](int compute_capability, AttentionBackend asked, DType kv, int32_t width) {
+    return resolve_attention_backend(DeviceKind::kCuda, GpuInfo{compute_capability, 132, 227 << 10}, asked, kv,
+                                     width + 64, width);
+  };
+  if (kOnGpu) {
+    EXPECT_EQ(resolve(90, AttentionBackend::kAuto, DType::kF8E4M3, 512).value(), AttentionBackend::kPlain);
+    EXPECT_EQ(resolve(80, AttentionBackend::kAuto, DType::kBF16, 512).value(), AttentionBackend::kPlain);
+    EXPECT_FALSE(resolve(90, AttentionBackend::kPortable, DType::kBF16, 512).ok());
+    EXPECT_FALSE(resolve(90, AttentionBackend::kWgmma, DType::kBF16, 128).ok());
+  }
 }
 
 }  // namespace

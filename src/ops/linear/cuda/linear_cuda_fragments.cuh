@@ -42,16 +42,16 @@ __device__ inline uint32_t swizzled(int r, int c) {
 }
 
 // 64 columns of bf16 from column `first` on, of the rows of x that row_of() says, to rows of 128 bytes at `to`, by
-// kThreads threads. Zeros where x has no such column, and for a row below 0.
+// kThreads threads. Zeros where x has no such column, and for a row below 0. step: elements from a row to the next.
 template <int kRows, int kThreads, typename RowOf>
-__device__ __forceinline__ void copy_rows(uint32_t to, const uint8_t* x, int columns, int first, int thread,
+__device__ __forceinline__ void copy_rows(uint32_t to, const uint8_t* x, int columns, int step, int first, int thread,
                                           const RowOf& row_of) {
 #pragma unroll
   for (int i = thread; i < kRows * 8; i += kThreads) {
     const int r = i / 8, piece = i % 8, k = first + piece * 8;
     const int64_t row = row_of(r);
     const bool exists = row >= 0 && k < columns;
-    const int64_t at = exists ? (row * columns + k) * 2 : 0;
+    const int64_t at = exists ? (row * step + k) * 2 : 0;
     copy16(to + swizzled(r, piece), x + at, exists ? 16 : 0);
   }
 }

@@ -53,7 +53,7 @@ __device__ void fill_stage(const LinearPortableArgs<typename Shape::Weights>& ar
   const int t = threadIdx.x % Shape::kTeamThreads;
   const int64_t panel = static_cast<int64_t>(weight_row / kPanelRows) * args.k_blocks + block;
   args.weights.template fill<Shape>(stage, t, panel, static_cast<int>(weight_row % kPanelRows));
-  fragments::copy_rows<Shape::kRows, Shape::kTeamThreads>(stage + Shape::kWeightBytes, args.x, args.k,
+  fragments::copy_rows<Shape::kRows, Shape::kTeamThreads>(stage + Shape::kWeightBytes, args.x, args.k, args.k,
                                                           block * static_cast<int>(kBlockK), t,
                                                           [&](int r) { return row + r < args.rows ? row + r : -1; });
 }
