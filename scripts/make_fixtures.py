@@ -107,6 +107,18 @@ def gemma3(*sizes, window, **more):
         "query_pre_attn_scalar": 24, **more})
 
 
+def gemma4(*sizes, window, types, wide, wide_kv_heads=None, unified=False, **more):
+    """types: a letter a layer, s or f. wide: the size of a head in full layers, whose V may be K's projection."""
+    name = "gemma4_unified_text" if unified else "gemma4_text"
+    return family_config("Gemma4UnifiedForCausalLM" if unified else "Gemma4ForCausalLM", name, sizes, **{
+        "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": window, "rope_theta": None,
+        "layer_types": [{"s": "sliding_attention", "f": "full_attention"}[kind] for kind in types],
+        "global_head_dim": wide, "num_global_key_value_heads": wide_kv_heads,
+        "attention_k_eq_v": wide_kv_heads is not None, "hidden_size_per_layer_input": None if unified else 0,
+        "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}, "full_attention": {
+            "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}}, **more})
+
+
 def granite(*sizes, **more):
     return family_config("GraniteForCausalLM", "granite", sizes, **more)
 
@@ -244,11 +256,18 @@ TARGETS = {
                                        chosen=2, inner=20, shared=1, scaling=1.0, rms_norm_eps=1e-5,
                                        first_k_dense_replace=None, mlp_layer_types=["dense", "sparse", "sparse"],
                                        rope_interleave=False), "fp32", 1),
+    "gemma4_same_kv": (gemma4(72, 4, 2, 32, 100, 103, 4, True, window=9, types="ssff", wide=64, wide_kv_heads=1,
+                              final_logit_softcapping=4.0), "bf16", 1),
+    "gemma4_experts": (gemma4(44, 4, 4, 16, 36, 87, 3, True, window=13, types="sff", wide=48, wide_kv_heads=2,
+                              enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=20,
+                              use_bidirectional_attention="vision"), "fp32", 2),
+    "gemma4_unified": (gemma4(40, 2, 1, 16, 60, 91, 3, False, window=11, types="sff", wide=512, unified=True), "bf16", 1),
 }
 STACKED = ("moe_stacked", "hybrid_experts")  # all experts of a layer as one tensor
 # Where the one of its place gives an answer with a choice that is too close to compare, or one token for ever.
-SEEDS = {"next_experts": 1120, "gemma_windows": 1223, "gemma_nested": 1127}
-NESTED = ("hybrid_nested", "hybrid_experts", "gemma_nested")  # as the text of a checkpoint that also holds vision
+SEEDS = {"next_experts": 1120, "gemma_windows": 1223, "gemma_nested": 1127, "gemma4_same_kv": 1301, "gemma4_experts": 1302,
+         "gemma4_unified": 1303}
+NESTED = ("hybrid_nested", "hybrid_experts", "gemma_nested", "gemma4_experts", "gemma4_unified")  # as the text of a checkpoint that also holds vision
 WITHOUT_ANSWER = 7  # the first of them
 
 
@@ -329,6 +348,8 @@ ROPES = {
     "yarn_untruncated": (96, 16384, {"rope_parameters": {
         "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "original_max_position_embeddings": 4096,
         "truncate": False}}),
+    "proportional": (512, 8192, {"rope_parameters": {
+        "rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25}}),
 }
 ROPE_POSITIONS = [0, 1, 2, 7, 63, 500, 1023, 4097, 8191]
 
@@ -365,7 +386,17 @@ def random_layers(config, generator):
     def above_one(n):
         return norm(n) - 1 if is_hybrid(config) or gemma else norm(n)
 
-    def head_norms():
+    def heads(layer):
+        """The size of a head, the numbers of rows of q and of k."""
+        if not gemma4 or config["layer_types"][layer] != "full_attention":
+            return d, q, kv
+        wide, kv_heads = config["global_head_dim"], config.get("num_global_key_value_heads") or config["num_key_value_heads"]
+        return wide, config["num_attention_heads"] * wide, kv_heads * wide
+
+    def head_norms(layer):
+        if gemma4:  # scores have no factor, so that a norm holds it
+            d = heads(layer)[0]
+            return {"self_attn.q_norm": norm(d) * d**-0.5, "self_attn.k_norm": norm(d)}
         if is_hybrid(config) or gemma:
             return {"self_attn.q_norm": above_one(d), "self_attn.k_norm": above_one(d)}
         normed = model_type.startswith("qwen3") or config.get("use_qk_norm")
@@ -381,6 +412,19 @@ def random_layers(config, generator):
             ("mlp.experts.gate_up_proj_bias", 3, (experts, 2 * ffn)),
             ("mlp.experts.down_proj", 0.2 * ffn**-0.5, (experts, ffn, hidden)),
             ("mlp.experts.down_proj_bias", 0.5, (experts, hidden)))}
+
+    def experts_beside(layer):
+        """A factor on each layer's output, and experts that have norms of their own."""
+        tensors = {"layer_scalar": 0.7 + 0.6 * torch.rand(1, generator=generator)}
+        if "num_experts" in config:
+            experts, inner = config["num_experts"], config["moe_intermediate_size"]
+            tensors |= {"router.proj.weight": 3 * matrix(experts, hidden), "router.scale": norm(hidden) * hidden**0.5,
+                        "router.per_expert_scale": norm(experts),
+                        "experts.gate_up_proj": torch.stack([matrix(2 * inner, hidden) for _ in range(experts)]),
+                        "experts.down_proj": torch.stack([matrix(hidden, inner) for _ in range(experts)]),
+                        **{f"{name}.weight": norm(hidden) for name in (
+                            "pre_feedforward_layernorm_2", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2")}}
+        return {f"layers.{layer}.{name}": value for name, value in tensors.items()}
 
     def shared_network(layer):
         """Scores of experts are far enough apart to be compared."""
@@ -407,7 +451,7 @@ def random_layers(config, generator):
         if "n_routed_experts" in config:
             return shared_network(layer)
         chosen = layer not in config.get("mlp_only_layers", []) and (layer + 1) % config.get("decoder_sparse_step", 1) == 0
-        if "num_experts" not in config or not chosen:
+        if "num_experts" not in config or gemma4 or not chosen:
             return {"mlp.gate_proj": matrix(ffn, hidden), "mlp.up_proj": matrix(ffn, hidden),
                     "mlp.down_proj": matrix(hidden, ffn)}
         inner = config["moe_intermediate_size"]
@@ -439,25 +483,29 @@ def random_layers(config, generator):
             "norm.weight": norm(config["linear_value_head_dim"]), "out_proj.weight": matrix(hidden, values)}.items()}
 
     def attention(layer):
-        return {f"layers.{layer}.self_attn.{name}_proj.weight": matrix(*shape) for name, shape in {
-            "q": (2 * q if is_hybrid(config) else q, hidden), "k": (kv, hidden), "v": (kv, hidden),
-            "o": (hidden, q)}.items()}
+        d, q, kv = heads(layer)
+        shapes = {"q": (2 * q if is_hybrid(config) else q, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, q)}
+        if config.get("attention_k_eq_v") and config["layer_types"][layer] == "full_attention":
+            del shapes["v"]
+        return {f"layers.{layer}.self_attn.{name}_proj.weight": matrix(*shape) for name, shape in shapes.items()}
 
     hidden, ffn, model_type = config["hidden_size"], config.get("intermediate_size"), config["model_type"]
-    gemma = model_type == "gemma3_text"
+    gemma, gemma4 = model_type == "gemma3_text", model_type.startswith("gemma4")
     d = config.get("head_dim") or hidden // config["num_attention_heads"]
     q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
     tensors = {"norm.weight": above_one(hidden)}
     for i in range(config["num_hidden_layers"]):
         tensors |= {f"layers.{i}.{name}.weight": value for name, value in {
             "input_layernorm": above_one(hidden), "post_attention_layernorm": above_one(hidden)}.items()}
-        if gemma:
+        if gemma or gemma4:
             tensors |= {f"layers.{i}.{name}_feedforward_layernorm.weight": above_one(hidden) for name in ("pre", "post")}
         tensors |= linear_attention(i) if is_linear(i) else latent_attention(i) if is_latent(config) else attention(i)
         tensors |= {f"layers.{i}.{name}.weight": value for name, value in {
-            **({} if is_linear(i) else head_norms()), **({} if model_type == "gpt_oss" else network(i))}.items()}
+            **({} if is_linear(i) else head_norms(i)), **({} if model_type == "gpt_oss" else network(i))}.items()}
         if model_type == "gpt_oss":
             tensors |= interleaved_experts(i)
+        if gemma4:
+            tensors |= experts_beside(i)
         if "n_routed_experts" in config and model_type != "deepseek_v2" and f"layers.{i}.mlp.gate.weight" in tensors:
             tensors[f"layers.{i}.mlp.gate.e_score_correction_bias"] = 0.3 * torch.randn(
                 config["n_routed_experts"], generator=generator)
@@ -539,7 +587,7 @@ def chosen_experts(folder: Path, ids):
             chosen[f"experts.{layer}"] = experts.gather(1, order).float().flatten()
         return sort
     for i, layer in enumerate(model.model.layers):
-        router = getattr(layer.mlp, "gate", getattr(layer.mlp, "router", None))
+        router = getattr(layer.mlp, "gate", getattr(layer.mlp, "router", getattr(layer, "router", None)))
         if router is not None:
             router.register_forward_hook(keep(i))
     model(torch.tensor([ids]))
@@ -549,7 +597,7 @@ def chosen_experts(folder: Path, ids):
 def nest(folder: Path, generator):
     """Rewrites a text model's folder as that of a model with vision, whose text it is."""
     config = json.loads((folder / "config.json").read_text())
-    gemma = config["model_type"] == "gemma3_text"
+    gemma = config["model_type"].startswith("gemma")
     outer = {"architectures": [config.pop("architectures")[0].replace("ForCausalLM", "ForConditionalGeneration")],
              "model_type": config["model_type"].removesuffix("_text"), "text_config": config,
              "vision_config": {"depth": 2, "hidden_size": 16, "out_hidden_size": config["hidden_size"]},

@@ -352,11 +352,17 @@ Status check_ranks(const ResolvedModels& models) {
 Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
   VOLLEY_ASSIGN(const ops::AttentionBackend target, ops::parse_attention_backend(options.attention_backend));
   VOLLEY_ASSIGN(const ops::AttentionBackend draft, ops::parse_attention_backend(options.draft_attention_backend));
-  // All layers of a model share one backend, because so far their heads have one size.
-  const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) {
-    const std::optional<model::KvFacts> kv = spec.first_kv();
-    VOLLEY_CHECK(kv.has_value());
-    return ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype, kv->head_dim);
+  // Where heads of several sizes have several backends, each layer's plan resolves its own.
+  const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) -> Result<ops::AttentionBackend> {
+    std::optional<ops::AttentionBackend> common;
+    for (const model::KvShape& layer : model::kv_shapes(spec)) {
+      VOLLEY_ASSIGN(const ops::AttentionBackend own,
+                    ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype,
+                                                   layer.head_dim));
+      common = common.value_or(own) == own ? own : asked;
+    }
+    VOLLEY_CHECK(common.has_value());
+    return *common;
   };
   VOLLEY_ASSIGN(models.target_numerics.attention, resolve(target, models.target.decoder));
   for (ResolvedDrafter& drafter : models.drafters) {

@@ -27,7 +27,7 @@ namespace volley::ops {
 enum class AttentionBackend {
   kAuto,      // the fastest one that the GPU and the shape allow
   kWgmma,     // the matrix unit of Hopper (sm_90a); bf16 or e4m3 KV with head_dim 64, 128 or 256
-  kPortable,  // warps' matrix products, on GPUs from sm_80 on; the same shapes
+  kPortable,  // warps' matrix products, on GPUs from sm_80 on; the same shapes, and head_dim 512
   kPlain,     // any dtype and head_dim; slow
 };
 

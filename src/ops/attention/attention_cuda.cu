@@ -14,7 +14,6 @@ namespace volley::ops {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kMaxHeadDim = 256;
 constexpr int kMaxRowBlocks = 64;  // row blocks of a segment
 
 struct PlainArgs {
@@ -68,7 +67,7 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
       const int32_t page = pages[position / kv.page_size];
       if (page < 0) __trap();
       block = kv.base + page * kv.page_stride;
-      float dots[16] = {};  // d is a multiple; a single sum of 256 products would err too much
+      float dots[16] = {};  // d is a multiple; a single sum of so many products would err too much
       for (int i = 0; i < d; i += 16) {
 #pragma unroll
         for (int half = 0; half < 16; half += 8) {  // halves of 8 values, which any layout keeps contiguous

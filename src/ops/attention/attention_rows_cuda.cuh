@@ -164,7 +164,7 @@ __device__ __forceinline__ void scale_outputs(const float (&factor)[2], RowState
 template <typename Shape>
 __device__ uint32_t v_row(uint32_t v, int half) {
   const int lane = threadIdx.x % 32;
-  return v + lane / 8 % 2 * Shape::kGroupBytes + half * 2048 + lane % 8 * 128;
+  return v + lane / 8 % 2 * Shape::kGroupBytes + half * Shape::kOutputs * 128 + lane % 8 * 128;
 }
 template <typename Shape>
 __device__ uint32_t v_address(uint32_t row, int step, int output) {
@@ -253,7 +253,7 @@ __device__ inline __nv_bfloat16* result_of(const TilesArgs& args, int first_row,
 template <typename Shape>
 __device__ void store_result(const TilesArgs& args, const WorkItem& item, int kv_head, int row, int half,
                              const RowState<Shape>& state) {
-  const int column = half * 128 + threadIdx.x % 4 * 2;
+  const int column = half * Shape::kOutputs * 8 + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (state.visible.end[i] == 0) continue;  // the row does not exist, or has chunks of another length

@@ -110,16 +110,19 @@ void merge_partials(Stream& stream, const AttentionWork& work, const TilesArgs& 
 
 Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, AttentionBackend asked, DType kv,
                                                         int32_t head_dim) {
-  const bool tiles = kv_is_swizzled(kv, head_dim);
+  const bool tiles = kv_is_swizzled(kv, head_dim), narrow = head_dim <= kMaxHopperHeadDim;
   switch (asked) {
     case AttentionBackend::kPlain:
       return asked;
     case AttentionBackend::kAuto:
       if (!tiles) return AttentionBackend::kPlain;
-      if (has_wgmma(gpu)) return AttentionBackend::kWgmma;
+      if (has_wgmma(gpu) && narrow) return AttentionBackend::kWgmma;
       return attention_portable_fits(gpu, head_dim) ? AttentionBackend::kPortable : AttentionBackend::kPlain;
     case AttentionBackend::kWgmma:
       if (!has_wgmma(gpu)) return not_built(asked, "needs a Hopper GPU and its machine code: use auto or portable.");
+      if (tiles && !narrow) {
+        return not_built(asked, "is not built for heads of " + std::to_string(head_dim) + ": use auto or portable.");
+      }
       break;
     case AttentionBackend::kPortable:
       if (tiles && !attention_portable_fits(gpu, head_dim)) {
@@ -129,9 +132,9 @@ Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, Atte
       break;
   }
   if (tiles) return asked;
-  return not_built(asked, "is built for a bfloat16 or FP8 KV cache and heads of 64, 128 or 256, but this model has " +
-                              std::string(dtype_name(kv)) + " and " + std::to_string(head_dim) +
-                              ": use auto or plain.");
+  return not_built(asked,
+                   "is built for a bfloat16 or FP8 KV cache and heads of 64, 128, 256 or 512, but this model has " +
+                       std::string(dtype_name(kv)) + " and " + std::to_string(head_dim) + ": use auto or plain.");
 }
 
 void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args) {

@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kVectorThreads) rms_norm_vectors_kernel(NormAr
 }
 
 // A block a row, a chain a thread, as rms_norm_kernel.
-__global__ void __launch_bounds__(kChains)
-    add_normed_kernel(const float* y, const float* weight, int64_t h, float eps, float scale, float* x) {
+__global__ void __launch_bounds__(kChains) add_normed_kernel(const float* y, const float* weight, int64_t h, float eps,
+                                                             float scale, const float* factor, float* x) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * h;
@@ -79,8 +79,10 @@ __global__ void __launch_bounds__(kChains)
   float chain[1] = {0};
   for (int64_t i = threadIdx.x; i < h; i += kChains) chain[0] = fmaf(y[at + i], y[at + i], chain[0]);
   const float inverse = weight == nullptr ? 1.0f : scale_of(args, sum_of_chains<kChains>(chain));
+  const float last = factor == nullptr ? 1.0f : *factor;
   for (int64_t i = threadIdx.x; i < h; i += kChains) {
-    x[at + i] += scale * (y[at + i] * inverse * (weight == nullptr ? 1.0f : weight[i]));
+    const float sum = x[at + i] + scale * (y[at + i] * inverse * (weight == nullptr ? 1.0f : weight[i]));
+    x[at + i] = last * sum;
   }
 }
 
@@ -96,10 +98,11 @@ void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, T
   cuda::launch(rms_norm_kernel, {.grid = launch.grid, .block = dim3(kChains), .early = true}, stream, args);
 }
 
-void add_normed_cuda(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x) {
+void add_normed_cuda(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x,
+                     TensorView factor) {
   cuda::launch(add_normed_kernel, {.grid = cuda::dims(x.shape[0]), .block = dim3(kChains), .early = true}, stream,
                static_cast<const float*>(y.data), static_cast<const float*>(weight.data), x.shape[1], eps, scale,
-               x.as<float>());
+               static_cast<const float*>(factor.data), x.as<float>());
 }
 
 }  // namespace

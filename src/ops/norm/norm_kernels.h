@@ -9,7 +9,8 @@ namespace volley::ops {
 struct NormKernels {
   void (*rms_norm)(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& y,
                    const FeatureBlock& copy);
-  void (*add_normed)(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x);
+  void (*add_normed)(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x,
+                     TensorView factor);
 
   static const NormKernels kCpu, kCuda;
 };

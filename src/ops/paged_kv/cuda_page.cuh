@@ -1,7 +1,7 @@
 // The layout of a page on CUDA: private to the kernels of paged_kv (which write pages) and attention (which read them).
 //
 // A layer's block in a page is, for each KV head, K and then V of all its positions.
-//   bf16, head_dim 64, 128 or 256 (swizzled): groups of 8 positions; in a group, a block of 1024 bytes for each 64
+//   bf16, head_dim 64, 128, 256 or 512 (swizzled): groups of 8 positions; in a group, a block of 1024 bytes for each 64
 //   elements; in a block, 128 bytes a position, whose 16-byte piece c lies at place c ^ (position % 8). A copy of
 //   consecutive bytes into shared memory is then what ldmatrix reads without bank conflicts, and what wgmma knows as
 //   the 128-byte swizzle.
@@ -16,7 +16,7 @@
 namespace volley::ops {
 
 __host__ __device__ inline bool kv_is_swizzled(DType dtype, int head_dim) {
-  return dtype != DType::kF32 && (head_dim == 64 || head_dim == 128 || head_dim == 256);
+  return dtype != DType::kF32 && (head_dim == 64 || head_dim == 128 || head_dim == 256 || head_dim == 512);
 }
 
 __host__ __device__ inline int kv_element_size(DType dtype) {
