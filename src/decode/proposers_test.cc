@@ -46,7 +46,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"a_target",
                   R"({"architectures":["Qwen3ForCausalLM"]})",
                   kUnbuilt,
-                  {"Qwen3ForCausalLM", "DFlash2DraftModel, DSparkDraftModel, Qwen3DSparkModel, ReplayDraftModel"}},
+                  {"Qwen3ForCausalLM",
+                   "DFlash2DraftModel, DSparkDraftModel, Qwen3DSparkModel, Gemma4DSparkModel, ReplayDraftModel"}},
         BadConfig{
             "domino", R"({"architectures":["DominoDraftModel"]})", kUnbuilt, {"architectures", "DominoDraftModel"}},
         BadConfig{"eagle",

@@ -5,6 +5,7 @@
 #include "model/shard.h"
 #include "ops/block_conv/block_conv.h"
 #include "ops/embedding/embedding.h"
+#include "ops/norm/added_norm.h"
 #include "weights/coded.h"
 
 namespace volley::model {
@@ -159,8 +160,14 @@ void Network::forward(Pass& pass, std::span<const Capture> captures, TensorView 
       const TensorView y = pass.scratch.take(DType::kF32, {x.dim(0), x.dim(1)});
       if (group_ != nullptr) ops::zero(pass.stream, y);
       block->run(pass, h, {y, group_, nullptr, x, group_ == nullptr});
-      ops::add_normed(pass.stream, y, around.end_norm.view, spec_.norm_eps, around.end.scale, x,
-                      around.end_factor.view);
+      ops::AddedNorm add = {y, around.end_norm.view, spec_.norm_eps, around.end.scale, around.end_factor.view};
+      if (next == nullptr) {
+        ops::add_normed(pass.stream, y, add.end_weight, add.end_eps, add.scale, x, add.factor);
+      } else {
+        add.weight = next->weight, add.eps = next->eps, add.h = next->y, add.copy = next->copy;
+        ops::add_normed_and_norm(pass.stream, add, x);
+      }
+      return;
     }
     if (!norms_itself && next != nullptr) normed(*next);
   };

@@ -148,18 +148,18 @@ void rms_norm_cpu(Stream& stream, TensorView x, TensorView weight, float eps, Te
   for_rows(stream, rows, h, norm_rows);
 }
 
-void add_normed_cpu(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x,
-                    TensorView factor) {
+void add_normed_cpu(Stream& stream, const AddedNorm& args, TensorView x, bool norms) {
   if (stream.dry()) return;
   const int64_t rows = x.shape[0], h = x.shape[1];
-  const float* weights = weight.data == nullptr ? nullptr : weight.as<float>();
-  const float last = factor.data == nullptr ? 1.0f : *factor.as<float>();
+  const float* weights = args.end_weight.data == nullptr ? nullptr : args.end_weight.as<float>();
+  const float last = args.factor.data == nullptr ? 1.0f : *args.factor.as<float>();
   const auto add_row = HWY_DYNAMIC_DISPATCH(add_normed_row);
   for_rows(stream, rows, h, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      add_row(y.as<float>() + r * h, weights, h, eps, scale, last, x.as<float>() + r * h);
+      add_row(args.y.as<float>() + r * h, weights, h, args.end_eps, args.scale, last, x.as<float>() + r * h);
     }
   });
+  if (norms) rms_norm_cpu(stream, x, args.weight, args.eps, {}, args.h, args.copy);
 }
 
 }  // namespace

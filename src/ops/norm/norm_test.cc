@@ -1,6 +1,6 @@
 // Protects, on the CPU and on a GPU: values against an fp64 oracle; that a row's bits depend on the row alone; gathers
 // and work in place; rows that are no multiple of a vector; the sum of a normed row.
-#include "ops/norm/norm.h"
+#include "ops/norm/added_norm.h"
 
 #include <cmath>
 
@@ -66,6 +66,14 @@ void check_added(Device& device, int64_t h) {
     const TensorView factor = normed ? factor_device.view(DType::kF32, {1}) : TensorView();
     add_normed(device.stream(), all_y, w, 1e-6f, kScale, all_x, factor);
     const std::vector<float> got = x_device.read<float>();
+    // The norm that follows has the bits of one apart.
+    const DeviceTensor again(device, x), next(device, kRows * h * 4), apart(device, kRows * h * 4);
+    AddedNorm both = {all_y, w, 1e-6f, kScale, factor, weight_device.view(DType::kF32, {h}), 1e-5f};
+    both.h = next.view(DType::kF32, {kRows, h});
+    add_normed_and_norm(device.stream(), both, again.view(DType::kF32, {kRows, h}));
+    rms_norm(device.stream(), all_x, both.weight, both.eps, {}, apart.view(DType::kF32, {kRows, h}));
+    ASSERT_EQ(again.read<float>(), got);
+    ASSERT_EQ(next.read<float>(), apart.read<float>());
     for (int64_t r = 0; r < kRows; ++r) {
       const std::vector<double> made = oracle(&y[r * h], weight, 1e-6f);
       for (int64_t i = 0; i < h; ++i) {
