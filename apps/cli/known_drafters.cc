@@ -31,6 +31,9 @@ constexpr Pair kPairs[] = {
     {"qwen3.6-27b", "z-lab/Qwen3.6-27B-DFlash"},
     {"qwen3.6-35b-a3b", "z-lab/Qwen3.6-35B-A3B-DFlash"},
     {"qwen3.8-27b", "incoai/Qwen3.8-27B-DFlash2"},
+    {"gemma-4-12b-it", "deepseek-ai/dspark_gemma4_12b_block7"},
+    {"gemma-4-26b-a4b-it", "z-lab/gemma-4-26B-A4B-it-DFlash"},
+    {"gemma-4-31b-it", "z-lab/gemma-4-31B-it-DFlash"},
     {"gpt-oss-20b", "z-lab/gpt-oss-20b-DFlash"},
     {"gpt-oss-120b", "z-lab/gpt-oss-120b-DFlash"},
 };

@@ -26,6 +26,7 @@ constexpr Kind kKinds[] = {
     {"DFlash2DraftModel", "dflash2", dflash::read_proposer},
     {"DSparkDraftModel", "dspark", dflash::read_proposer},
     {"Qwen3DSparkModel", "", dflash::read_proposer},
+    {"Gemma4DSparkModel", "", dflash::read_proposer},
     {"ReplayDraftModel", "", replay::read_proposer},
     // Targets that bring a head of their own.
     {"Qwen3NextForCausalLM", "", mtp::read_proposer},

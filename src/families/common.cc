@@ -6,13 +6,13 @@
 
 #include "families/generation.h"
 #include "families/rope_config.h"
+#include "ops/paged_kv/paged_kv.h"
 
 namespace volley::families {
 namespace {
 
 constexpr int32_t kMaxHeads = 1 << 12;
 constexpr int32_t kMaxVocab = 1 << 24;
-constexpr int32_t kMaxHeadDim = 256;
 constexpr int32_t kMaxSparseStep = 1 << 20;
 
 // The default of max_window_layers, as in transformers.
@@ -20,6 +20,18 @@ constexpr int32_t kFirstWindowLayer = 28;
 
 // The head sizes that the attention kernels are built for.
 constexpr int32_t kHeadDimStep = 16;
+
+}  // namespace
+
+Status check_head_dim(const ConfigFields& config, const char* key, int32_t head_dim) {
+  const std::string is = "is " + std::to_string(head_dim);
+  if (head_dim % 2 != 0) return config.wrong(key, is + ", but rotary embedding needs an even number");
+  if (head_dim % kHeadDimStep == 0 && head_dim <= ops::kMaxHeadDim) return {};
+  return config.unbuilt(key, is + ", which is not built; built are multiples of " + std::to_string(kHeadDimStep) +
+                                 " up to " + std::to_string(ops::kMaxHeadDim));
+}
+
+namespace {
 
 Status read_heads(const ConfigFields& config, int32_t hidden, std::optional<int32_t> head_dim, model::Attention& a) {
   VOLLEY_ASSIGN(a.heads, config.integer("num_attention_heads", 1, kMaxHeads));
@@ -36,12 +48,7 @@ Status read_heads(const ConfigFields& config, int32_t hidden, std::optional<int3
   if (head_dim && a.head_dim != *head_dim) {
     return config.wrong("head_dim", "contradicts the other sizes, by which it is " + std::to_string(*head_dim));
   }
-  const std::string is = "is " + std::to_string(a.head_dim);
-  if (a.head_dim % 2 != 0) return config.wrong("head_dim", is + ", but rotary embedding needs an even number");
-  if (a.head_dim % kHeadDimStep != 0 || a.head_dim > kMaxHeadDim) {
-    return config.unbuilt("head_dim", is + ", which is not built; built are multiples of " +
-                                          std::to_string(kHeadDimStep) + " up to " + std::to_string(kMaxHeadDim));
-  }
+  VOLLEY_RETURN_IF_ERROR(check_head_dim(config, "head_dim", a.head_dim));
   a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
   return {};
 }

@@ -31,6 +31,9 @@ struct DenseRules {
 };
 Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family, const DenseRules& rules = {});
 
+// Whether kernels take heads of that size. key: the field that says it.
+Status check_head_dim(const ConfigFields& config, const char* key, int32_t head_dim);
+
 // The decoder of a checkpoint that also has vision, as Qwen's are: its fields lie in "text_config", and its pictures'
 // rows may bring vectors for some layers (DeepStack). Without that object all of the file is the decoder.
 using ReadText = std::function<Result<TargetConfig>(const ConfigFields& text)>;

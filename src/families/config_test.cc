@@ -299,7 +299,7 @@ INSTANTIATE_TEST_SUITE_P(
             "heads_do_not_divide_hidden", R"({"head_dim":null,"hidden_size":100})", kInvalid, {"head_dim", "100", "6"}},
         BadConfig{"head_dim_odd", R"({"head_dim":33})", kInvalid, {"head_dim", "33", "even"}},
         BadConfig{"head_dim_step", R"({"head_dim":40})", kUnbuilt, {"head_dim", "40", "16"}},
-        BadConfig{"head_dim_large", R"({"head_dim":272})", kUnbuilt, {"head_dim", "272", "256"}},
+        BadConfig{"head_dim_large", R"({"head_dim":528})", kUnbuilt, {"head_dim", "528", "512"}},
         BadConfig{"no_ffn", R"({"intermediate_size":null})", kInvalid, {"intermediate_size"}},
         BadConfig{"no_vocab", R"({"vocab_size":null})", kInvalid, {"vocab_size"}},
         BadConfig{"no_positions", R"({"max_position_embeddings":null})", kInvalid, {"max_position_embeddings"}},

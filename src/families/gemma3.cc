@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "families/common.h"
+#include "families/gemma.h"
 #include "families/generation.h"
 #include "families/registry.h"
 #include "families/rope_config.h"
@@ -12,8 +13,6 @@ namespace volley::families {
 namespace {
 
 constexpr NumberRange kPositive = {.min = 0, .max = 1e6, .min_excluded = true};
-constexpr const char *kWindowed = "sliding_attention", *kFull = "full_attention";
-
 // transformers' defaults for fields that published files leave out.
 nlohmann::json with_defaults(const nlohmann::json& stated) {
   nlohmann::json all = {{"vocab_size", 262208},
@@ -29,23 +28,10 @@ nlohmann::json with_defaults(const nlohmann::json& stated) {
   return all;
 }
 
-// Translates the fields into those of other families: the rotary embedding of full-attention layers, and a list of the
-// kinds of layers.
-void to_usual_words(nlohmann::json& fields) {
-  fields["hidden_act"] = fields["hidden_activation"];
-  fields.erase("hidden_activation");
-  if (!fields.contains("layer_types") || fields["layer_types"].is_null()) {
-    const auto number = [&](const char* key, int64_t usual) {
-      return fields.contains(key) && fields[key].is_number_integer() ? fields[key].get<int64_t>() : usual;
-    };
-    const int64_t layers = std::min<int64_t>(number("num_hidden_layers", 0), kMaxLayers);
-    const int64_t pattern = number("sliding_window_pattern", number("_sliding_window_pattern", 6));
-    fields["layer_types"] = nlohmann::json::array();
-    for (int64_t i = 1; i <= layers; ++i) {
-      fields["layer_types"].push_back(pattern > 0 && i % pattern == 0 ? kFull : kWindowed);
-    }
-  }
-  fields.erase("sliding_window_pattern");
+// Translates the fields into those of other families, among them the rotary embedding of full-attention layers.
+nlohmann::json in_usual_words(const nlohmann::json& stated) {
+  nlohmann::json fields = with_defaults(stated);
+  use_usual_words(fields);
   nlohmann::json& rope = fields["rope_parameters"];  // transformers 5 has one for each kind of layer
   if (rope.is_object() && rope.contains(kFull)) {
     fields["windowed_rope_parameters"] = rope.value(kWindowed, nlohmann::json::object());
@@ -53,6 +39,7 @@ void to_usual_words(nlohmann::json& fields) {
   } else if (!fields.contains("rope_theta")) {
     fields["rope_theta"] = 1e6;
   }
+  return fields;
 }
 
 Result<model::RopeSpec> read_windowed_rope(const ConfigFields& config, int32_t head_dim) {
@@ -89,30 +76,47 @@ Result<TargetConfig> read_text(const ConfigFields& config) {
     attention.rope = attention.window > 0 ? 1 : 0;
     layer.mixer_end.norm = layer.ffn_end.norm = true;
   }
-  TargetConfig target = target_of(std::move(dense));
-  target.names.inner = {{"post_attention_layernorm.", "pre_feedforward_layernorm."},
-                        {"post_self_attn_layernorm.", "post_attention_layernorm."},
-                        {"post_mlp_layernorm.", "post_feedforward_layernorm."}};
-  return target;
+  return target_of(std::move(dense));
 }
 
 }  // namespace
 
-Result<TargetConfig> read_gemma3(const ConfigFields& config) {
+void use_usual_words(nlohmann::json& fields) {
+  fields["hidden_act"] = fields["hidden_activation"];
+  fields.erase("hidden_activation");
+  if (!fields.contains("layer_types") || fields["layer_types"].is_null()) {
+    const auto number = [&](const char* key, int64_t usual) {
+      return fields.contains(key) && fields[key].is_number_integer() ? fields[key].get<int64_t>() : usual;
+    };
+    const int64_t layers = std::min<int64_t>(number("num_hidden_layers", 0), kMaxLayers);
+    const int64_t pattern = number("sliding_window_pattern", number("_sliding_window_pattern", 6));
+    fields["layer_types"] = nlohmann::json::array();
+    for (int64_t i = 1; i <= layers; ++i) {
+      fields["layer_types"].push_back(pattern > 0 && i % pattern == 0 ? kFull : kWindowed);
+    }
+  }
+  fields.erase("sliding_window_pattern");
+}
+
+Result<TargetConfig> read_gemma(const ConfigFields& config, nlohmann::json (*translate)(const nlohmann::json&),
+                                Result<TargetConfig> (*read_text)(const ConfigFields&)) {
   VOLLEY_ASSIGN(const std::optional<ConfigFields> inner, config.object("text_config"));
   const ConfigFields& stated = inner ? *inner : config;
-  nlohmann::json fields = with_defaults(stated.json());
-  to_usual_words(fields);
+  const nlohmann::json fields = translate(stated.json());
   const ConfigFields text(fields, stated.where());
   VOLLEY_ASSIGN(TargetConfig target, read_text(text));
   VOLLEY_RETURN_IF_ERROR(text.refuse_unread());
   stated.take_all();
+  weights::NameRules& names = target.names;
+  for (const weights::NameRules::Alias& alias : kGemmaNorms) names.inner.push_back(alias);
   if (!inner) return target;
-  VOLLEY_RETURN_IF_ERROR(read_beside_text(config, stated,
-                                          {"image_token_index", "boi_token_index", "eoi_token_index",
-                                           "mm_tokens_per_image", "image_token_id", "boi_token_id", "eoi_token_id"},
-                                          target));
+  VOLLEY_RETURN_IF_ERROR(
+      read_beside_text(config, stated, {"mm_tokens_per_image", "vision_soft_tokens_per_image"}, target));
   return target;
+}
+
+Result<TargetConfig> read_gemma3(const ConfigFields& config) {
+  return read_gemma(config, in_usual_words, read_text);
 }
 
 }  // namespace volley::families

@@ -10,6 +10,7 @@ namespace volley::families {
 Result<TargetConfig> read_deepseek_v2(const ConfigFields& config);
 Result<TargetConfig> read_deepseek_v3(const ConfigFields& config);
 Result<TargetConfig> read_gemma3(const ConfigFields& config);
+Result<TargetConfig> read_gemma4(const ConfigFields& config);
 Result<TargetConfig> read_glm4_moe(const ConfigFields& config);
 Result<TargetConfig> read_glm4_moe_lite(const ConfigFields& config);
 Result<TargetConfig> read_gpt_oss(const ConfigFields& config);

@@ -100,6 +100,17 @@ Status read_rotated(const ConfigFields& config, double partial, int32_t head_dim
   return {};
 }
 
+// "proportional": the first pairs turn as in a head that turns whole, the others not at all.
+Status read_turning(const ConfigFields& config, double partial, model::RopeSpec& rope) {
+  const double turning = std::floor(rope.dim * partial / 2);
+  if (turning < 1 || turning > rope.dim / 2) {
+    return config.wrong("partial_rotary_factor", "makes " + std::to_string(static_cast<int64_t>(turning)) + " of the " +
+                                                     std::to_string(rope.dim / 2) + " pairs of a head turn");
+  }
+  if (turning < rope.dim / 2) rope.turning = static_cast<int32_t>(turning);
+  return {};
+}
+
 // M-RoPE: how many of the pairs that turn follow a token's position in time, height and width.
 Status read_axes(const Places& fields, model::RopeSpec& rope) {
   VOLLEY_ASSIGN(const bool interleaved, fields.boolean("mrope_interleaved", true));
@@ -196,8 +207,13 @@ Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t head_dim, 
   all.push_back(config);
   const Places everywhere(std::move(all));
   VOLLEY_ASSIGN(rope.theta, everywhere.number("rope_theta", kTheta, rope.theta));
+  if (type == "proportional" && !partial) partial = 1.0;
   VOLLEY_RETURN_IF_ERROR(read_partial(everywhere, partial));
-  if (partial) VOLLEY_RETURN_IF_ERROR(read_rotated(config, *partial, head_dim, rope));
+  if (type == "proportional") {
+    VOLLEY_RETURN_IF_ERROR(read_turning(config, partial.value_or(1.0), rope));
+  } else if (partial) {
+    VOLLEY_RETURN_IF_ERROR(read_rotated(config, *partial, head_dim, rope));
+  }
   if (found.empty()) return rope;
   const Places fields(std::move(found));
 
@@ -207,9 +223,10 @@ Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t head_dim, 
   const bool length_stated =
       fields.has("original_max_position_embeddings") || config.has("original_max_position_embeddings");
   if (type == "default") return rope;
-  if (type == "linear") {
-    rope.scaling = model::RopeSpec::Scaling::kLinear;
-    VOLLEY_ASSIGN(rope.factor, fields.number("factor", kPositive));
+  if (type == "linear" || type == "proportional") {
+    const std::optional<double> usual = type == "linear" ? std::nullopt : std::optional(1.0);
+    VOLLEY_ASSIGN(rope.factor, fields.number("factor", kPositive, usual));
+    if (rope.factor != 1) rope.scaling = model::RopeSpec::Scaling::kLinear;
     return rope;
   }
   VOLLEY_ASSIGN(rope.original_max_position,
@@ -223,8 +240,9 @@ Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t head_dim, 
     const double stretched = std::min(rope.factor * rope.original_max_position, double{kMaxPositions});
     if (length_stated) max_positions = std::max(max_positions, static_cast<int32_t>(stretched));
   } else {
-    return fields.unbuilt("rope_type",
-                          "is \"" + type + "\", which is not built; built are default, linear, llama3 and yarn");
+    return fields.unbuilt(
+        "rope_type",
+        "is \"" + type + "\", which is not built; built are default, linear, proportional, llama3 and yarn");
   }
   return rope;
 }

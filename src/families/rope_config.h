@@ -18,8 +18,8 @@ inline constexpr NumberRange kTheta{.min = 1, .max = 1e18, .min_excluded = true}
 // is how contexts are extended by config.json alone.
 //
 // partial: the default of "partial_rotary_factor", for families that rotate only the first part of a head; the result's
-// `rotated` is that part of head_dim. Such families may have M-RoPE ("mrope_section"), too: RopeSpec::axes. In text a
-// token's three positions are equal.
+// `rotated` is that part of head_dim (`turning` if the type is "proportional"). Such families may have M-RoPE
+// ("mrope_section"), too: RopeSpec::axes. In text a token's three positions are equal.
 Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t head_dim, std::optional<double> partial,
                                   int32_t& max_positions);
 

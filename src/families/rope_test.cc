@@ -55,7 +55,8 @@ TEST_P(RopeValuesTest, AreThoseOfTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RopeValuesTest,
-                         testing::Values("none", "linear", "llama3", "yarn", "yarn_mscale", "yarn_untruncated"),
+                         testing::Values("none", "linear", "llama3", "yarn", "yarn_mscale", "yarn_untruncated",
+                                         "proportional"),
                          [](const auto& info) { return info.param; });
 
 TEST(RopeValues, PositionZeroTurnsNothing) {

@@ -1,5 +1,5 @@
-// Protects: config.json of Gemma 3 and Granite is read, in the spellings that transformers has written and with its
-// defaults; variants are refused.
+// Protects: config.json of Gemma 3 and 4 and Granite is read, in the spellings that transformers has written and with
+// its defaults; variants are refused.
 #include "families/target_config_for_test.h"
 
 namespace volley::families {
@@ -84,6 +84,65 @@ TEST(Gemma3Config, RefusesVariants) {
            {R"({"query_pre_attn_scalar":0})", "query_pre_attn_scalar"},
            {R"({"an_odd_field":3})", "an_odd_field"}}) {
     const auto target = read(patched(gemma_config(), patch));
+    ASSERT_FALSE(target.ok()) << patch;
+    EXPECT_NE(target.error().message.find(named), std::string::npos) << target.error().message;
+  }
+}
+
+nlohmann::json gemma4_config() {
+  return nlohmann::json::parse(R"({
+    "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "hidden_size": 96, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 64, "global_head_dim": 128, "num_global_key_value_heads": 2,
+    "attention_k_eq_v": true, "hidden_size_per_layer_input": 0, "intermediate_size": 200, "vocab_size": 151,
+    "num_hidden_layers": 7, "max_position_embeddings": 4096, "sliding_window": 512, "final_logit_softcapping": 30.0,
+    "num_kv_shared_layers": 0, "enable_moe_block": false, "use_bidirectional_attention": "vision", "eos_token_id": 1})");
+}
+
+TEST(Gemma4Config, HasWideHeadsInFullLayers) {
+  const TargetConfig target = accepted(gemma4_config());
+  const model::Decoder& decoder = target.decoder;
+  EXPECT_THAT(windows(target), testing::ElementsAre(512, 512, 512, 512, 512, 0, 0)) << "the last is full in any case";
+  for (size_t i = 0; i < 7; ++i) {
+    const model::Attention& a = *decoder.attention(i);
+    const bool full = a.window == 0;
+    EXPECT_EQ(a.head_dim, full ? 128 : 64);
+    EXPECT_EQ(a.kv_heads, full ? 2 : 4);
+    EXPECT_EQ(a.v_from_k, full);
+    EXPECT_TRUE(a.v_norm && a.qk_norm && a.scale == 1);
+    EXPECT_TRUE(decoder.layers[i].mixer_end.norm && decoder.layers[i].ffn_end.factor);
+    const model::RopeSpec& rope = decoder.ropes[static_cast<size_t>(a.rope)];
+    EXPECT_EQ(rope.dim, a.head_dim);
+    EXPECT_EQ(rope.theta, full ? 1e6 : 1e4);
+    EXPECT_EQ(rope.turning, full ? 16 : 0);
+    EXPECT_EQ(rope.rotated, 0);
+  }
+  EXPECT_FALSE(decoder.norms_above_one);
+  EXPECT_EQ(decoder.logits_end.cap, 30);
+  const TargetConfig apart = accepted(patched(gemma4_config(), R"({"attention_k_eq_v":false})"));
+  EXPECT_EQ(apart.decoder.attention(5)->kv_heads, 4) << "the other number holds only where K is V, as in transformers";
+  EXPECT_FALSE(apart.decoder.attention(5)->v_from_k);
+}
+
+TEST(Gemma4Config, HasExpertsBesideTheDenseNetwork) {
+  const TargetConfig target = accepted(patched(gemma4_config(), R"({"enable_moe_block":true,"num_experts":6,
+    "top_k_experts":2,"moe_intermediate_size":40})"));
+  const model::Experts& experts = *target.decoder.experts(0);
+  EXPECT_EQ(experts.router.experts, 6);
+  EXPECT_EQ(experts.router.top_k, 2);
+  EXPECT_EQ(experts.inner, 40);
+  EXPECT_EQ(experts.shared_inner, 200);
+  EXPECT_TRUE(experts.own_norms && experts.expert_scale && experts.gelu && !experts.shared_gate);
+}
+
+TEST(Gemma4Config, RefusesVariants) {
+  for (const auto& [patch, named] : std::vector<std::pair<const char*, const char*>>{
+           {R"({"hidden_size_per_layer_input":256})", "E2B"},
+           {R"({"hidden_size_per_layer_input":null})", "hidden_size_per_layer_input"},
+           {R"({"num_kv_shared_layers":3})", "num_kv_shared_layers"},
+           {R"({"global_head_dim":1024})", "global_head_dim"},
+           {R"({"use_bidirectional_attention":"all"})", "use_bidirectional_attention"},
+           {R"({"rope_parameters":{"rope_theta":10000.0}})", "full_attention"}}) {
+    const auto target = read(patched(gemma4_config(), patch));
     ASSERT_FALSE(target.ok()) << patch;
     EXPECT_NE(target.error().message.find(named), std::string::npos) << target.error().message;
   }

@@ -5,6 +5,7 @@
 #include "model/shard.h"
 #include "ops/block_conv/block_conv.h"
 #include "ops/embedding/embedding.h"
+#include "ops/norm/added_norm.h"
 #include "weights/coded.h"
 
 namespace volley::model {
@@ -84,6 +85,7 @@ Status Network::load_layer(WeightLoader& loader, size_t index) {
     VOLLEY_ASSIGN(around.norm, loader.vector(setup.prefix + norm));
     around.end = end;
     VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + role + "_end_norm", around.end_norm));
+    VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + role + "_end_factor", around.end_factor));
     if (spec_.block_conv.taps == 0) return {};
     VOLLEY_CHECK(end.is_plain());
     VOLLEY_ASSIGN(around.conv.base, loader.vector(setup.prefix + role + "_conv_base"));
@@ -147,7 +149,7 @@ void Network::forward(Pass& pass, std::span<const Capture> captures, TensorView 
   const auto normed = [&](const comm::NormAfter& norm) {
     ops::rms_norm(pass.stream, x, norm.weight, norm.eps, {}, norm.y, norm.copy);
   };
-  // Runs a block, its end, and the norm after both. A block only adds, so where an end follows it adds to zeros.
+  // Runs a block, its end, and the norm after both. Where an end follows, the block's output is gathered apart.
   const auto run = [&](const auto& block, const Around& around, const ops::Input& h, const comm::NormAfter* next) {
     if (convolves) return run_convolved(pass, *block, around, h, x, next);
     ArenaScope scope(pass.scratch);
@@ -156,9 +158,16 @@ void Network::forward(Pass& pass, std::span<const Capture> captures, TensorView 
       block->run(pass, h, {x, group_, norms_itself ? next : nullptr});
     } else {
       const TensorView y = pass.scratch.take(DType::kF32, {x.dim(0), x.dim(1)});
-      ops::zero(pass.stream, y);
-      block->run(pass, h, {y, group_});
-      ops::add_normed(pass.stream, y, around.end_norm.view, spec_.norm_eps, around.end.scale, x);
+      if (group_ != nullptr) ops::zero(pass.stream, y);
+      block->run(pass, h, {y, group_, nullptr, x, group_ == nullptr});
+      ops::AddedNorm add = {y, around.end_norm.view, spec_.norm_eps, around.end.scale, around.end_factor.view};
+      if (next == nullptr) {
+        ops::add_normed(pass.stream, y, add.end_weight, add.end_eps, add.scale, x, add.factor);
+      } else {
+        add.weight = next->weight, add.eps = next->eps, add.h = next->y, add.copy = next->copy;
+        ops::add_normed_and_norm(pass.stream, add, x);
+      }
+      return;
     }
     if (!norms_itself && next != nullptr) normed(*next);
   };
@@ -231,7 +240,7 @@ void Network::take_part(Pass& pass) const {
   VOLLEY_CHECK(pass.exchange != nullptr && pass.rows.rows == 0);
   const TensorView h(nullptr, activation(), {0, spec_.hidden}), x(nullptr, DType::kF32, {0, spec_.hidden});
   for (size_t i = 0; i < layers_.size(); ++i) {
-    if (spec_.layers[i].ffn_facts().router) layers_[i].ffn->run(pass, h, {x});
+    if (spec_.layers[i].ffn_facts().router) layers_[i].ffn->run(pass, h, {x, nullptr, nullptr, x});
   }
 }
 

@@ -81,7 +81,7 @@ class Network {
     Vector norm;
     Conv conv;  // where blocks have convolutions
     BlockEnd end;
-    Vector end_norm;  // where the end has one
+    Vector end_norm, end_factor;  // where the end has them
   };
   struct Block {
     Around mixer_around, ffn_around;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -47,6 +48,10 @@ class LayerList {
     std::visit([&](const auto& ffn) { add_ffn(ffn); }, layer_.ffn);
     if (spec_.block_conv.taps > 0) add_conv("ffn_conv", "mlp_conv.");
     if (layer_.ffn_end.norm) add_norm("ffn_end_norm", {"post_mlp_layernorm.weight", spec_.hidden});
+    if (layer_.ffn_end.factor) {
+      add(Kind::kVector, "ffn_end_factor", 0, {{"layer_scalar", 1}});
+      list_.back().again = true;  // not counted: to its makers it is no parameter
+    }
     return std::move(list_);
   }
 
@@ -92,9 +97,9 @@ class LayerList {
       if (a.gate && columns > 0) stored.push_back(columns);
       std::vector<Param::Part> parts = {
           {q_proj, q, Split::kOutputs, of_q, stored},
-          {std::string("self_attn.k_proj.") + what, kv, Split::kOutputs, repeated(a.kv_heads, 0, dim, order)},
-          {std::string("self_attn.v_proj.") + what, kv, Split::kOutputs}};
-      for (const size_t i : {1, 2}) parts[i].runs = {{kv, a.kv_heads}};
+          {std::string("self_attn.k_proj.") + what, kv, Split::kOutputs, repeated(a.kv_heads, 0, dim, order)}};
+      if (!a.v_from_k) parts.push_back({std::string("self_attn.v_proj.") + what, kv, Split::kOutputs});
+      for (size_t i = 1; i < parts.size(); ++i) parts[i].runs = {{kv, a.kv_heads}};
       if (a.gate) parts.push_back({q_proj, q, Split::kOutputs, repeated(a.heads, dim, stride, whole), stored});
       return parts;
     };
@@ -194,6 +199,15 @@ class LayerList {
     add(Kind::kMatrix, "router", spec_.hidden, {{"mlp.gate.weight", count}}, Codes::kNone);
     if (experts.bias) add_biases(experts);
     if (experts.choice_bias) add(Kind::kVector, "router_choice_bias", 0, {{"mlp.gate.e_score_correction_bias", count}});
+    if (experts.expert_scale) add(Kind::kVector, "expert_scale", 0, {{"mlp.gate.per_expert_scale", count}});
+    if (experts.own_norms) {
+      const int64_t hidden = spec_.hidden;
+      add(Kind::kVector, "router_norm", 0, {{"mlp.gate.scale", hidden}});
+      list_.back().times = 1 / std::sqrt(static_cast<float>(hidden));
+      add_norm("experts_norm", {"pre_feedforward_layernorm_2.weight", hidden});
+      add_norm("shared_end_norm", {"post_feedforward_layernorm_1.weight", hidden});
+      add_norm("experts_end_norm", {"post_feedforward_layernorm_2.weight", hidden});
+    }
     std::vector<Param::Part> gate_up, down;
     for (int32_t e = 0; e < count; ++e) {
       const std::string expert = "mlp.experts." + std::to_string(e) + ".";

@@ -69,8 +69,8 @@ struct Param {
   std::vector<Part> parts;
   bool again = false;  // a copy of tensors in another parameter: counts as memory, not as parameters
   Codes codes = Codes::kAny;
-  float plus = 0;            // added to each element of a vector when it is loaded
-  int64_t first_column = 0;  // the first column taken from the checkpoint's tensor, which has more than `columns`
+  float plus = 0, times = 1;  // added to each element of a vector when it is loaded, and then its factor
+  int64_t first_column = 0;   // the first column taken from the checkpoint's tensor, which has more than `columns`
 
   // A table that kernels read as values, whatever the checkpoint has.
   bool is_value_table() const { return kind == Kind::kTable && codes == Codes::kNone; }

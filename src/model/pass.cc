@@ -29,7 +29,8 @@ void Residual::sum(Pass& pass, TensorView partial, bool sent) const {
 }
 
 void Residual::add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias) const {
-  if (!is_shared()) return ops::linear(pass.stream, w, a, x, {ops::EndKind::kAdd, bias}, pass.scratch);
+  const ops::EndKind how = empty ? ops::EndKind::kStore : ops::EndKind::kAdd;
+  if (!is_shared()) return ops::linear(pass.stream, w, a, x, {how, bias}, pass.scratch);
   ArenaScope scope(pass.scratch);
   const TensorView partial = pass.scratch.take(DType::kF32, {x.dim(0), x.dim(1)});
   ops::End end = {ops::EndKind::kStore, once(bias)};

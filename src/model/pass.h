@@ -73,6 +73,9 @@ struct Residual {
   TensorView x;
   comm::Communicator* group = nullptr;    // null: this rank is the only one
   const comm::NormAfter* next = nullptr;  // with several ranks: the norm that reads x afterwards, or null
+  // The stream before the block, which `h` is the norm of, where x gathers the block's output alone.
+  TensorView before = {};
+  bool empty = false;  // x has no values yet: add() stores. REQUIRES: one rank
   // Whether each rank's block computes one addend of a sum over the ranks.
   bool is_shared() const { return group != nullptr; }
   // x += w a + bias, summed over the ranks. a: [rows, w.k] in the activation dtype; bias: [hidden] fp32, or a null

@@ -100,7 +100,8 @@ RopeValues rope_values(const RopeSpec& spec, int64_t positions) {
   RopeSpec rotation = spec;
   if (spec.rotated > 0) rotation.dim = spec.rotated;
   VOLLEY_CHECK(rotation.dim % 2 == 0 && rotation.dim <= spec.dim);
-  const std::vector<float> frequencies = scaled_frequencies(rotation);
+  std::vector<float> frequencies = scaled_frequencies(rotation);
+  if (spec.turning > 0) frequencies.resize(static_cast<size_t>(spec.turning));
   const auto pairs = static_cast<size_t>(spec.dim / 2);
   const float scale = static_cast<float>(attention_factor(spec));
   RopeValues values;

@@ -21,6 +21,9 @@ struct RopeSpec {
   // paired with i + rotated / 2. They are loaded in another order (head_order()), in which element i is paired with i +
   // dim / 2, as kernels expect; pairs that are not rotated have an angle of 0.
   int32_t rotated = 0;
+  // > 0: only so many pairs turn, the first ones, with the frequencies that they have in a whole head. REQUIRES:
+  // rotated is 0.
+  int32_t turning = 0;
   // The checkpoint pairs neighbours, 2i and 2i + 1, instead. Loaded in another order, too. REQUIRES: all are rotated.
   bool interleaved = false;
   // How many pairs turn by a token's position in time, height and width ("mrope_section", interleaved: pair i by axis i

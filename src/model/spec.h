@@ -59,14 +59,16 @@ struct Divided {
 // Grouped-query attention over paged K and V.
 struct Attention {
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
-  int32_t rope = 0;      // index in Decoder::ropes
-  int32_t window = 0;    // > 0: a query at q sees no key k <= q - window (nor, bidirectional, k >= q + window)
-  float scale = 0;       // factor on the scores
-  bool causal = true;    // false: a query also sees the later positions of its block (drafters)
-  bool qk_norm = false;  // RMSNorm of every head of q and k, before the rotation
-  bool bias = false;     // whether the projections to q, k and v have biases
-  bool o_bias = false;   // whether the output projection has a bias
-  bool sinks = false;    // a learned logit for each head, in the sum that divides (ops/attention/attention.h)
+  int32_t rope = 0;       // index in Decoder::ropes
+  int32_t window = 0;     // > 0: a query at q sees no key k <= q - window (nor, bidirectional, k >= q + window)
+  float scale = 0;        // factor on the scores
+  bool causal = true;     // false: a query also sees the later positions of its block (drafters)
+  bool qk_norm = false;   // RMSNorm of every head of q and k, before the rotation
+  bool v_norm = false;    // RMSNorm of every head of v, without a weight
+  bool v_from_k = false;  // there is no projection to v: v is k before its norm
+  bool bias = false;      // whether the projections to q, k and v have biases
+  bool o_bias = false;    // whether the output projection has a bias
+  bool sinks = false;     // a learned logit for each head, in the sum that divides (ops/attention/attention.h)
   // Its output is multiplied by the sigmoid of another projection, whose rows q_proj holds behind q's, head by head.
   bool gate = false;
 
@@ -113,13 +115,15 @@ struct Dense {
   void keep_share(int rank, int ranks);
 };
 
-// A mixture of SwiGLU networks; a router chooses some of them for each row.
+// A mixture of gated networks; a router chooses some of them for each row.
 struct Experts {
   ops::RouterRule router;
-  int32_t inner = 0;         // width of one expert
-  bool bias = false;         // whether the router and both products of an expert have biases
-  bool choice_bias = false;  // whether the router has RouteCall::choice_bias
-  ops::SwiGluClamp clamp;    // limit > 0: the activation is ops::EndKind::kClampedSwiGlu
+  int32_t inner = 0;          // width of one expert
+  bool bias = false;          // whether the router and both products of an expert have biases
+  bool choice_bias = false;   // whether the router has RouteCall::choice_bias
+  ops::SwiGluClamp clamp;     // limit > 0: the activation is ops::EndKind::kClampedSwiGlu
+  bool gelu = false;          // GELU (by tanh) instead of SiLU, of the shared expert, too
+  bool expert_scale = false;  // whether the router has RouteCall::expert_scale
   // Checkpoints hold an expert as gate_up_proj [2 * inner, hidden], gate and up in turn, and down_proj [hidden, inner],
   // instead of gate_proj, up_proj and down_proj; transposed: as [hidden, 2 * inner] and [inner, hidden].
   bool interleaved = false, transposed = false;
@@ -127,6 +131,10 @@ struct Experts {
   // none.
   int32_t shared_inner = 0;
   bool shared_gate = true;
+  // The shared expert alone reads the block's norm. The others and the router each read a norm of their own of the
+  // residual stream; the outputs of the shared expert, and of the others together, are normed before they are added.
+  // REQUIRES: a shared expert, and that the block's end has a norm.
+  bool own_norms = false;
   // Ranks of a tensor-parallel group divide the experts among them, in order, instead of the inner width of each.
   bool by_expert = false;
 
@@ -138,11 +146,12 @@ struct Experts {
 using Mixer = std::variant<Attention, Latent, GatedDelta>;
 using Ffn = std::variant<Dense, Experts>;
 
-// How a block's output y is added to the residual stream: x += scale * norm(y).
+// How a block's output y is added to the residual stream: x += scale * norm(y), then x *= factor.
 struct BlockEnd {
   bool norm = false;  // RMSNorm, with a weight of its own
   float scale = 1;
-  bool is_plain() const { return !norm && scale == 1; }
+  bool factor = false;  // a learned number; without it 1
+  bool is_plain() const { return !norm && scale == 1 && !factor; }
 };
 
 struct Layer {

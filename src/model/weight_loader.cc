@@ -316,7 +316,9 @@ Result<Vector> WeightLoader::vector(const std::string& role) {
     VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(part.name, param.stored_shape(part)));
     for (const auto& [first, n] : ranges_of(part)) append_floats(source, first, n, part.step, values);
   }
-  if (param.plus != 0) std::ranges::for_each(values, [&](float& value) { value += param.plus; });
+  if (param.plus != 0 || param.times != 1) {
+    std::ranges::for_each(values, [&](float& value) { value = (value + param.plus) * param.times; });
+  }
   device_.upload(result.view.data, values.data(), values.size() * sizeof(float));
   return result;
 }

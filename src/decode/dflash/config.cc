@@ -8,6 +8,7 @@
 #include "decode/dflash/speculators_format.h"
 #include "decode/dflash/vocabulary.h"
 #include "families/common.h"
+#include "families/gemma.h"
 #include "families/quantisation.h"
 #include "gguf/model_file.h"
 
@@ -23,6 +24,8 @@ constexpr int32_t kMaxTaps = 16;
 // NVIDIA's Model Optimizer calls it DFlash, with a projector_type of its own.
 constexpr std::string_view kDeepSpec = "Qwen3DSparkModel", kSpecForge = "DSparkDraftModel";
 constexpr const char* kProjector = "projector_type";
+// DeepSpec's network of the layers of such a target.
+constexpr std::string_view kDeepSpecGemma = "Gemma4DSparkModel";
 
 constexpr std::pair<std::string_view, ops::Scoring> kMarkovHeads[] = {
     {"vanilla", ops::Scoring::kVanilla}, {"gated", ops::Scoring::kGated}, {"rnn", ops::Scoring::kRecurrent}};
@@ -40,8 +43,9 @@ constexpr int32_t kMarkovCandidates = 16;
 // DFlash 2 adds convolutions around each block's rows and a selector.
 constexpr std::string_view kDFlash2 = "DFlash2DraftModel";
 
-// mask_token repeats mask_token_id as text; num_anchors only matters for training.
-constexpr std::string_view kAlsoInert[] = {"mask_token", "num_anchors"};
+// mask_token repeats mask_token_id as text; num_anchors only matters for training; the others name the target's kind.
+constexpr std::string_view kAlsoInert[] = {"mask_token", "num_anchors", "target_model_type", "target_text_model_type",
+                                           "enable_moe_block"};
 
 // DeepSpec saves its target's configuration with the drafter's facts put over it. Its network is Qwen3's whatever the
 // target is, without gates, and turns whole heads (deepseek-ai/DeepSpec, issue 71): these say nothing of it.
@@ -52,7 +56,9 @@ constexpr const char* kOfDeepSpecsTarget[] = {
 };
 
 void drop_target_fields(nlohmann::json& config) {
-  if (config.value("architectures", nlohmann::json()) != nlohmann::json::array({kDeepSpec})) return;
+  const nlohmann::json architectures = config.value("architectures", nlohmann::json());
+  if (architectures == nlohmann::json::array({kDeepSpecGemma})) config = families::in_gemma4_words(config);
+  if (architectures != nlohmann::json::array({kDeepSpec})) return;
   const auto rope = config.find("rope_parameters");
   for (const char* key : kOfDeepSpecsTarget) {
     config.erase(key);
@@ -230,10 +236,13 @@ Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, boo
   const nlohmann::json nothing = nlohmann::json::object();
   const DraftFields fields{config, own.value_or(ConfigFields(nothing, config.where() + ": dflash_config"))};
   VOLLEY_ASSIGN(const std::string projector, fields.of(kProjector).text(kProjector, ""));
-  const bool deepspec = architecture == kDeepSpec, dflash2 = architecture == kDFlash2;
+  const bool gemma = architecture == kDeepSpecGemma, deepspec = gemma || architecture == kDeepSpec;
+  const bool dflash2 = architecture == kDFlash2;
   const bool dspark = deepspec || architecture == kSpecForge || (!dflash2 && projector == "dspark");
   VOLLEY_ASSIGN(const std::string model_type, config.text("model_type", "qwen3"));
-  if (model_type != "qwen3" && !(dspark && model_type == "dspark")) {
+  const bool known = gemma ? model_type == "gemma4_text" || model_type == "gemma4_unified_text"
+                           : model_type == "qwen3" || (dspark && model_type == "dspark");
+  if (!known) {
     return config.unbuilt("model_type", "is \"" + model_type + "\", which is not built in a drafter; built is qwen3");
   }
 
@@ -247,10 +256,15 @@ Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, boo
   facts.names.prefixes = {"", "model."};
   facts.names.aliases = {
       {"layers.0.", "midlayer."}, {"fc.", "encoder.fc."}, {"hidden_norm.", "encoder.output_norm_enc."}};
-  VOLLEY_ASSIGN(families::DenseConfig dense, families::read_dense(config, "dflash"));
+  if (gemma) facts.names.inner.assign(std::begin(families::kGemmaNorms), std::end(families::kGemmaNorms));
+  VOLLEY_ASSIGN(families::DenseConfig dense,
+                gemma ? families::read_gemma4_dense(config) : families::read_dense(config, "dflash"));
   facts.decoder = std::move(dense.decoder);
-  VOLLEY_RETURN_IF_ERROR(families::read_attention_bias(config, facts.decoder.layers));
-  VOLLEY_RETURN_IF_ERROR(families::read_head_norms(config, facts.decoder.layers));
+  facts.decoder.family = "dflash";
+  if (!gemma) {
+    VOLLEY_RETURN_IF_ERROR(families::read_attention_bias(config, facts.decoder.layers));
+    VOLLEY_RETURN_IF_ERROR(families::read_head_norms(config, facts.decoder.layers));
+  }
   VOLLEY_RETURN_IF_ERROR(refuse_variants(fields, facts.decoder, dspark));
   VOLLEY_RETURN_IF_ERROR(read_layers(fields, facts.decoder.layers));
   VOLLEY_ASSIGN(const int32_t block_size, fields.of("block_size").integer("block_size", 2, kMaxBlock));

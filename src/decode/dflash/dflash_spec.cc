@@ -134,6 +134,7 @@ std::vector<model::Param> draft_params(const Facts& facts) {
     const model::Attention& a = *decoder.attention(i);
     const std::string attention = "layers." + std::to_string(i) + ".self_attn.";
     for (const char* name : {"k_proj.", "v_proj."}) {
+      if (a.v_from_k && name[0] == 'v') continue;
       for (model::Param* param : {&kv, &bias}) {
         if (param == &bias && !a.bias) continue;
         const char* what = param == &kv ? "weight" : "bias";

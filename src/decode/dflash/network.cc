@@ -142,7 +142,7 @@ void Network::inject_layers(model::Pass& pass, TensorView kv, bool windowed, siz
                             int64_t n) const {
   const model::Decoder& decoder = facts_.decoder;
   const model::Attention& a = *decoder.attention(layer);
-  const int64_t width = 2 * a.kv_width();
+  const int64_t width = (a.v_from_k ? 1 : 2) * a.kv_width();
   const auto part = [](const TensorView& vector, int64_t begin, int64_t count) {
     return vector.data == nullptr ? vector : TensorView(vector.as<float>() + begin, DType::kF32, {count});
   };
@@ -151,6 +151,8 @@ void Network::inject_layers(model::Pass& pass, TensorView kv, bool windowed, siz
   write.qkv = TensorView(kv.as<float>() + done * width, DType::kF32, {kv.dim(0), injection_.n});
   write.k_norm = part(injection_k_norm_.view, done * a.head_dim, n * a.head_dim);
   write.bias = part(injection_bias_.view, done * width, n * width);
+  write.v_norm = a.v_norm;
+  write.v_from_k = a.v_from_k;
   write.eps = decoder.norm_eps;
   write.rope = body_->rope(a.rope);
   write.kv = pass.kv[layer];

@@ -216,5 +216,29 @@ TEST(PublishedDrafter, SoftcappedLogits) {
   EXPECT_EQ(layer(*facts, 0).window, 2048);
 }
 
+// DeepSpec's drafter of Gemma 4 has its target's layers, all of them full, under its target's fields.
+TEST(PublishedDrafter, HasLayersOfItsTarget) {
+  const auto facts = read_published(R"({"architectures":["Gemma4DSparkModel"],"attention_bias":false,
+    "attention_k_eq_v":true,"block_size":7,"confidence_head_with_markov":true,"enable_confidence_head":true,
+    "enable_moe_block":false,"final_logit_softcapping":30.0,"global_head_dim":512,"head_dim":256,
+    "hidden_activation":"gelu_pytorch_tanh","hidden_size":3840,"intermediate_size":15360,"layer_types":[
+    "full_attention","full_attention"],"markov_head_type":"vanilla","markov_rank":256,"mask_token_id":4,
+    "max_position_embeddings":262144,"model_type":"gemma4_unified_text","num_anchors":512,"num_attention_heads":16,
+    "num_global_key_value_heads":1,"num_hidden_layers":2,"num_key_value_heads":8,"num_target_layers":48,
+    "rms_norm_eps":1e-06,"sliding_window":1024,"target_layer_ids":[5,17,29,41,46],
+    "target_model_type":"gemma4_unified","tie_word_embeddings":false,"vocab_size":262144})");
+  ASSERT_TRUE(facts.ok()) << facts.error().message;
+  const model::Attention& a = layer(*facts, 1);
+  EXPECT_EQ(a.head_dim, 512);
+  EXPECT_EQ(a.kv_heads, 1);
+  EXPECT_TRUE(a.v_from_k && a.v_norm && !a.causal);
+  ASSERT_EQ(facts->decoder.ropes.size(), 1u);
+  EXPECT_EQ(facts->decoder.ropes[0].turning, 64);
+  EXPECT_TRUE(facts->decoder.layers[0].ffn_end.factor);
+  EXPECT_EQ(facts->proposals, 7);
+  EXPECT_EQ(facts->selector.rank, 256);
+  EXPECT_EQ(facts->decoder.logits_end.cap, 30);
+}
+
 }  // namespace
 }  // namespace volley::decode::dflash

@@ -11,6 +11,7 @@
 #include "families/generation.h"
 #include "model/output_head.h"
 #include "model/shard.h"
+#include "nodes/replies.h"
 #include "ops/attention/attention.h"
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
@@ -24,6 +25,8 @@ namespace {
 constexpr int32_t kDefaultSlots = 32, kDefaultGpuSlots = 128;
 constexpr int32_t kDefaultPrefillChunk = 512, kDefaultGpuPrefillChunk = 2048;
 constexpr int32_t kDefaultPageSize = 16, kDefaultGpuPageSize = 64;
+constexpr int64_t kDefaultCpuPixels = 1 << 20;
+constexpr int64_t kMostPicturePixels = 64'000'000;  // textkit takes no more
 constexpr int kDefaultTargetStepMs = 500, kDefaultGpuTargetStepMs = 50;
 
 Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineOptions& options, const std::string& dir,
@@ -35,6 +38,29 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineO
   VOLLEY_ASSIGN(auto files,
                 weights::open_checkpoint(dir, options.mmap ? weights::FileAccess::kMap : weights::FileAccess::kRead));
   return weights::with_names(std::move(files), names);
+}
+
+// Larger pictures than these are made smaller before they come here.
+void limit_pictures(const EngineOptions& options, ResolvedModels& models) {
+  std::optional<model::TowerSpec>& tower = models.target.decoder.tower;
+  if (options.language_model_only && tower) {
+    tower.reset();
+    models.target.names.skipped.push_back({"visual.", "vision"});
+  }
+  if (const std::string& why = models.target.no_pictures; !why.empty() && !options.language_model_only) {
+    models.warnings.push_back("Pictures are refused: " + why);
+  }
+  if (!tower) return;
+  PictureRules& rules = tower->rules;
+  const int64_t square = int64_t{rules.token_side()} * rules.token_side();
+  int64_t most = models.device.kind == DeviceKind::kCpu ? kDefaultCpuPixels : rules.max_pixels;
+  if (options.max_picture_pixels > 0) most = options.max_picture_pixels;
+  // A device process sends a picture's vectors in one message.
+  const int64_t vector_bytes = tower->kinds() * tower->out * static_cast<int64_t>(sizeof(float));
+  const int64_t most_tokens = (static_cast<int64_t>(nodes::kMostProcessReplyBytes) - (1 << 16)) / vector_bytes;
+  most = std::min({most, kMostPicturePixels, std::min(most_tokens, int64_t{models.max_model_len} - 1) * square});
+  rules.max_pixels = std::max(std::min(rules.max_pixels, most) / square, int64_t{1}) * square;
+  rules.min_pixels = std::min(rules.min_pixels, rules.max_pixels);
 }
 
 Status open_checkpoints(const EngineOptions& options, ResolvedModels& models) {
@@ -49,7 +75,10 @@ Status open_checkpoints(const EngineOptions& options, ResolvedModels& models) {
                   model::settle_output_head(*models.target_checkpoint, models.target.decoder));
     if (head) models.warnings.push_back(*std::move(head));
   }
-  VOLLEY_RETURN_IF_ERROR(check(*models.target_checkpoint, model::params(models.target.decoder)));
+  std::optional<model::TowerSpec>& tower = models.target.decoder.tower;
+  const auto sees = [](const std::string& name) { return name.starts_with("visual."); };
+  if (tower && !options.dummy_weights && std::ranges::none_of(models.target_checkpoint->names(), sees)) tower.reset();
+  VOLLEY_RETURN_IF_ERROR(check(*models.target_checkpoint, model::params_with_tower(models.target.decoder)));
   const std::vector<std::string> dirs = draft_dirs(options);
   for (size_t i = 0; i < models.drafters.size(); ++i) {
     ResolvedDrafter& drafter = models.drafters[i];
@@ -352,12 +381,18 @@ Status check_ranks(const ResolvedModels& models) {
 Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
   VOLLEY_ASSIGN(const ops::AttentionBackend target, ops::parse_attention_backend(options.attention_backend));
   VOLLEY_ASSIGN(const ops::AttentionBackend draft, ops::parse_attention_backend(options.draft_attention_backend));
-  // All layers of a model share one backend, because so far their heads have one size.
-  const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) {
-    const std::optional<model::KvFacts> kv = spec.first_kv();
-    VOLLEY_CHECK(kv.has_value());
-    return ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype, kv->head_dim,
-                                          kv->v_in_k);
+  // Where heads of several sizes have several backends, each layer's plan resolves its own.
+  const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) -> Result<ops::AttentionBackend> {
+    std::optional<ops::AttentionBackend> common;
+    for (const model::KvShape& layer : model::kv_shapes(spec)) {
+      VOLLEY_ASSIGN(const ops::AttentionBackend own,
+                    ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype,
+                                                   layer.head_dim, layer.v_in_k));
+      models.plain_attention |= own == ops::AttentionBackend::kPlain;
+      common = common.value_or(own) == own ? own : asked;
+    }
+    VOLLEY_CHECK(common.has_value());
+    return *common;
   };
   VOLLEY_ASSIGN(models.target_numerics.attention, resolve(target, models.target.decoder));
   for (ResolvedDrafter& drafter : models.drafters) {
@@ -392,7 +427,9 @@ model::Decoder target_of_rank(const ResolvedModels& models, int rank) {
 }
 
 std::vector<model::Param> target_params(const ResolvedModels& models, int rank) {
-  std::vector<model::Param> params = model::shard(model::params(models.target.decoder), rank, models.ranks);
+  const model::Decoder& target = models.target.decoder;
+  std::vector<model::Param> params =
+      model::shard(rank == 0 ? model::params_with_tower(target) : model::params(target), rank, models.ranks);
   if (!models.keeps_own_experts()) return params;
   return model::keep_experts_of(std::move(params), models.expert_replica, models.expert_replicas);
 }
@@ -420,6 +457,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica,
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
   VOLLEY_RETURN_IF_ERROR(check_ranks(models));
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
+  limit_pictures(options, models);
   VOLLEY_RETURN_IF_ERROR(open_checkpoints(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_numerics(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_attention(options, models));

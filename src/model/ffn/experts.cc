@@ -1,4 +1,4 @@
-// A mixture of SwiGLU networks: a router chooses top_k experts a row, and their outputs are added with the router's
+// A mixture of gated networks: a router chooses top_k experts a row, and their outputs are added with the router's
 // weights, in the order of their scores; then comes the output of the shared expert, if there is one, which every row
 // goes through.
 //
@@ -9,7 +9,9 @@
 
 #include "model/pass.h"
 #include "model/shard.h"
+#include "ops/embedding/embedding.h"
 #include "ops/grouped_linear/experts.h"
+#include "ops/norm/norm.h"
 #include "ops/router/route_rows.h"
 #include "ops/sigmoid_gate/sigmoid_gate.h"
 
@@ -22,20 +24,24 @@ class ExpertsBlock final : public PlacedBlock<Experts> {
   using PlacedBlock::PlacedBlock;
   static Result<std::unique_ptr<FfnBlock>> load(WeightLoader& loader, const Experts& spec, const BlockSetup& setup);
 
-  const ops::LinearWeight& input_weight() const override { return router_; }
+  const ops::LinearWeight& input_weight() const override { return spec_.own_norms ? shared_gate_up_ : router_; }
   void run(Pass& pass, const ops::Input& h, const Residual& x) const override;
 
  private:
   ops::RouteCall route_call(const Pass& pass) const;
   ops::EndKind activation_end() const;
   ops::Routing take_own_routing(Pass& pass) const;
-  void run_with_others(Pass& pass, const ops::Input& h, TensorView x) const;
+  // x += experts(h), chosen by `routed`, and, without own norms, the shared expert's output.
+  void run_routed(Pass& pass, const ops::Input& routed, const ops::Input& h, const Residual& x) const;
+  void run_with_others(Pass& pass, const ops::Input& routed, const ops::Input& h, TensorView x) const;
+  void run_own_norms(Pass& pass, const ops::Input& h, const Residual& x) const;
   void add_shared(Pass& pass, const ops::Input& h, const Residual& x) const;
 
   ops::LinearWeight router_;
   ops::ExpertWeights gate_up_, down_;
-  Vector router_bias_, choice_bias_, gate_up_bias_, down_bias_;   // where there are biases
-  ops::LinearWeight shared_gate_, shared_gate_up_, shared_down_;  // where there is a shared expert
+  Vector router_bias_, choice_bias_, gate_up_bias_, down_bias_, expert_scale_;  // where there are such
+  Vector router_norm_, experts_norm_, shared_end_norm_, experts_end_norm_;      // with own norms
+  ops::LinearWeight shared_gate_, shared_gate_up_, shared_down_;                // where there is a shared expert
 };
 
 Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const Experts& spec,
@@ -45,10 +51,17 @@ Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const
   VOLLEY_ASSIGN(block->router_, loader.linear(setup.prefix + "router"));
   VOLLEY_ASSIGN(block->gate_up_, loader.experts(setup.prefix + "experts_gate_up"));
   VOLLEY_ASSIGN(block->down_, loader.experts(setup.prefix + "experts_down"));
-  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "router_bias", block->router_bias_));
-  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "router_choice_bias", block->choice_bias_));
-  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "experts_gate_up_bias", block->gate_up_bias_));
-  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + "experts_down_bias", block->down_bias_));
+  for (const auto& [role, vector] : {std::pair<const char*, Vector&>{"router_bias", block->router_bias_},
+                                     {"router_choice_bias", block->choice_bias_},
+                                     {"experts_gate_up_bias", block->gate_up_bias_},
+                                     {"experts_down_bias", block->down_bias_},
+                                     {"expert_scale", block->expert_scale_},
+                                     {"router_norm", block->router_norm_},
+                                     {"experts_norm", block->experts_norm_},
+                                     {"shared_end_norm", block->shared_end_norm_},
+                                     {"experts_end_norm", block->experts_end_norm_}}) {
+    VOLLEY_RETURN_IF_ERROR(loader.optional_vector(setup.prefix + role, vector));
+  }
   if (spec.shared_inner > 0) {
     if (spec.shared_gate) {
       VOLLEY_ASSIGN(block->shared_gate_, loader.linear(setup.prefix + "shared_gate"));
@@ -63,6 +76,7 @@ ops::RouteCall ExpertsBlock::route_call(const Pass& pass) const {
   ops::RouteCall call;
   call.logit_bias = router_bias_.view;
   call.choice_bias = choice_bias_.view;
+  call.expert_scale = expert_scale_.view;
   call.row_slots = pass.rows.slots;
   call.skipped_slot = pass.routing.skipped_slot;
   if (pass.routing.simulated) {
@@ -72,7 +86,8 @@ ops::RouteCall ExpertsBlock::route_call(const Pass& pass) const {
 }
 
 ops::EndKind ExpertsBlock::activation_end() const {
-  return spec_.clamp.limit > 0 ? ops::EndKind::kClampedSwiGlu : ops::EndKind::kSwiGlu;
+  if (spec_.clamp.limit > 0) return ops::EndKind::kClampedSwiGlu;
+  return spec_.gelu ? ops::EndKind::kGeGlu : ops::EndKind::kSwiGlu;
 }
 
 // Exists only for the rows of the pass.
@@ -87,9 +102,35 @@ ops::Routing ExpertsBlock::take_own_routing(Pass& pass) const {
 }
 
 void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
+  if (spec_.own_norms) return run_own_norms(pass, h, x);
+  if (x.empty) ops::zero(pass.stream, x.x);
+  run_routed(pass, h, h, {x.x, x.group, x.next});
+}
+
+// x has no values yet, or zeros.
+void ExpertsBlock::run_own_norms(Pass& pass, const ops::Input& h, const Residual& x) const {
+  ArenaScope scope(pass.scratch);
+  const int64_t rows = pass.rows.rows;
+  const float eps = setup_.norm_eps;
+  const TensorView y = pass.scratch.take(DType::kF32, {rows, down_.n});
+  if (rows > 0) {
+    if (x.is_shared()) ops::zero(pass.stream, y);
+    add_shared(pass, h, {y, x.group, nullptr, {}, !x.is_shared()});
+    ops::rms_norm(pass.stream, y, shared_end_norm_.view, eps, {}, {x.x});
+  }
+  const ops::Input routed = ops::input_for(router_, setup_.numerics.activation, rows, pass.scratch);
+  const ops::Input inputs = ops::input_for(router_, setup_.numerics.activation, rows, pass.scratch);
+  ops::rms_norm(pass.stream, x.before, router_norm_.view, eps, {}, routed);
+  ops::rms_norm(pass.stream, x.before, experts_norm_.view, eps, {}, inputs);
+  ops::zero(pass.stream, y);
+  run_routed(pass, routed, inputs, {y, x.group});
+  ops::add_normed(pass.stream, y, experts_end_norm_.view, eps, 1, x.x);
+}
+
+void ExpertsBlock::run_routed(Pass& pass, const ops::Input& routed, const ops::Input& h, const Residual& x) const {
   if (pass.exchange != nullptr) {
     VOLLEY_CHECK(!x.is_shared());
-    return run_with_others(pass, h, x.x);
+    return run_with_others(pass, routed, h, x.x);
   }
   const ops::RouterRule& rule = spec_.router;
   const int64_t rows = pass.rows.rows, entries = rows * rule.top_k;
@@ -105,7 +146,7 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
   const Residual own = x.is_shared() ? Residual{{call.zeroed.data, DType::kF32, {rows, down_.n}}} : x;
   // Logits are computed for simulated routing too: it replaces their values but keeps their cost.
   call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
-  ops::route_rows(pass.stream, rule, router_, h, call, routing, pass.scratch);
+  ops::route_rows(pass.stream, rule, router_, routed, call, routing, pass.scratch);
   const ops::ExpertsCall ffn = {
       .gate_up = gate_up_,
       .down = down_,
@@ -118,7 +159,7 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
       // Ranks that divide an expert add its bias once among them.
       .down_end = {ops::EndKind::kStore, spec_.by_expert ? down_bias_.view : x.once(down_bias_.view)}};
   ops::experts_ffn(pass.stream, ffn, routing);
-  if (spec_.shared_inner > 0) add_shared(pass, h, own);
+  if (spec_.shared_inner > 0 && !spec_.own_norms) add_shared(pass, h, own);
   if (x.is_shared()) x.sum(pass, own.x);
 }
 
@@ -126,7 +167,7 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
 // between begin() and the end of bring(). Then, until meet(), each entry's product is written by one replica; the row's
 // own replica reads it after that. Experts are numbered among those whose weights are here: all experts, in memory that
 // replicas share, or this replica's own.
-void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x) const {
+void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& routed, const ops::Input& h, TensorView x) const {
   comm::RowExchange& exchange = *pass.exchange;
   VOLLEY_CHECK(!h.is_codes());  // inputs are sent as they are
   const ops::RouterRule& rule = spec_.router;
@@ -142,7 +183,7 @@ void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x
     ArenaScope logits_scope(pass.scratch);
     ops::RouteCall call = route_call(pass);
     call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
-    ops::route_rows(pass.stream, rule, router_, h, call, own, pass.scratch);
+    ops::route_rows(pass.stream, rule, router_, routed, call, own, pass.scratch);
   }
   const comm::RowExchange::Rows there = exchange.begin(pass.stream, rows);
   const int64_t most = there.at_once;
@@ -181,7 +222,7 @@ void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x
     ops::combine_experts(pass.stream, mine, outer.rows(place * top_k, count * top_k), x.rows(begin, count),
                          {exchange.shifts(), exchange.replicas(), rule.experts});
   }
-  if (spec_.shared_inner > 0 && rows > 0) add_shared(pass, h, {x});
+  if (spec_.shared_inner > 0 && !spec_.own_norms && rows > 0) add_shared(pass, h, {x});
 }
 
 // The gate is one number a row, so it is computed before the second product, which adds to the residual stream.
@@ -191,7 +232,8 @@ void ExpertsBlock::add_shared(Pass& pass, const ops::Input& h, const Residual& x
   const TensorView gate = pass.scratch.take(DType::kF32, {rows, 1});
   const TensorView inner = pass.scratch.take(setup_.numerics.activation, {rows, spec_.shared_inner});
   if (spec_.shared_gate) ops::linear(pass.stream, shared_gate_, h, gate, {}, pass.scratch);
-  ops::linear(pass.stream, shared_gate_up_, h, inner, {ops::EndKind::kSwiGlu}, pass.scratch);
+  ops::linear(pass.stream, shared_gate_up_, h, inner, {spec_.gelu ? ops::EndKind::kGeGlu : ops::EndKind::kSwiGlu},
+              pass.scratch);
   if (spec_.shared_gate) ops::sigmoid_gate(pass.stream, inner, gate);
   x.add(pass, shared_down_, inner);
 }

@@ -60,6 +60,8 @@ void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) con
     write.bias = qkv_bias_.view;
     write.q_norm = q_norm_.view;
     write.k_norm = k_norm_.view;
+    write.v_norm = spec_.v_norm;
+    write.v_from_k = spec_.v_from_k;
     write.eps = setup_.norm_eps;
     write.rope = pass.rope(setup_.ropes, spec_.rope);
     write.heads = spec_.heads;
@@ -79,7 +81,7 @@ void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) con
     attention.sinks = sinks_.view;
     attention.out = a;
     ops::attention(pass.stream, rows, view, attention, pass.scratch);
-    if (spec_.gate) ops::sigmoid_gate(pass.stream, a, qkv, spec_.q_width() + 2 * spec_.kv_width());
+    if (spec_.gate) ops::sigmoid_gate(pass.stream, a, qkv, int64_t{write.source_heads()} * spec_.head_dim);
   }
   x.add(pass, o_, a, o_bias_.view);
 }

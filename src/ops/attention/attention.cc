@@ -14,7 +14,8 @@ static_assert(kBackendNames.size() == static_cast<size_t>(AttentionBackend::kPla
 void check_tensors(const Rows& rows, const RowView& view, const Attention& args) {
   const KvLayer& kv = args.kv;
   VOLLEY_CHECK(kv.base != nullptr && kv.page_size > 0 && kv.page_size % kKvTile == 0);
-  VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= (kv.v_in_k > 0 ? kMaxLatentKey : 256));
+  VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0);
+  VOLLEY_CHECK(kv.head_dim <= (kv.v_in_k > 0 ? kMaxLatentKey : kMaxHeadDim));
   VOLLEY_CHECK(kv.v_in_k == 0 || (kv.v_in_k > 0 && kv.v_in_k % 16 == 0 && kv.v_in_k <= kMaxLatent));
   VOLLEY_CHECK(kv.v_in_k == 0 || (kv.v_in_k < kv.head_dim && kv.kv_heads == 1 && kv.k_scale == kv.v_scale));
   VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32 || kv.dtype == DType::kF8E4M3);

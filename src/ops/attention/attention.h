@@ -28,7 +28,7 @@ enum class AttentionBackend {
   kAuto,      // the fastest one that the GPU and the shape allow
   kWgmma,     // the matrix unit of Hopper (sm_90a); bf16 or e4m3 KV with head_dim 64, 128 or 256; latents, in bf16,
               // of 512 and 256 with keys of 64 more
-  kPortable,  // warps' matrix products, on GPUs from sm_80 on; the same shapes, but no latents
+  kPortable,  // warps' matrix products, on GPUs from sm_80 on; the same shapes and head_dim 512, but no latents
   kPlain,     // any dtype and head_dim; slow
 };
 

@@ -15,7 +15,7 @@ Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, Atte
 AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
                                   Arena& scratch);
 
-// attention_tiles_cuda.cu: bf16 or codes, with head_dim 64, 128 or 256; latents as attention_latent_fits() says.
+// attention_tiles_cuda.cu: bf16 or codes, with head_dim 64, 128, 256 or 512; latents as attention_latent_fits() says.
 void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args);
 
 // early: may start while the kernel before it runs, whose predecessors have ended (Attention::after_write).
@@ -30,8 +30,8 @@ constexpr bool attention_latent_fits(DType kv, int head_dim, int v_in_k) {
   return kv == DType::kBF16 && head_dim == v_in_k + 64 && (v_in_k == 512 || v_in_k == 256);
 }
 
-// Whether the GPU has the shared memory that the portable kernel needs: for heads of 256, most GPUs before Hopper do
-// not.
+// Whether the GPU has the shared memory that the portable kernel needs: for heads of 256 and more, most GPUs before
+// Hopper do not.
 bool attention_portable_fits(const GpuInfo& gpu, int head_dim);
 
 // Calls use(std::integral_constant) with a head_dim that the tile kernels take.
@@ -42,11 +42,16 @@ auto with_head_dim(int head_dim, const Use& use) {
       return use(std::integral_constant<int, 64>());
     case 128:
       return use(std::integral_constant<int, 128>());
-    default:
-      VOLLEY_CHECK_EQ(head_dim, 256);
+    case 256:
       return use(std::integral_constant<int, 256>());
+    default:
+      VOLLEY_CHECK_EQ(head_dim, 512);
+      return use(std::integral_constant<int, 512>());
   }
 }
+
+// The widest heads of the kernel for sm_90a: two tiles of K and V beside the query rows must fit into shared memory.
+inline constexpr int kMaxHopperHeadDim = 256;
 
 // Blocks of either tile kernel that a multiprocessor holds.
 constexpr int attention_blocks_per_multiprocessor(int head_dim) {

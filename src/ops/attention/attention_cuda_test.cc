@@ -20,7 +20,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, AttentionCudaTiles, testing::Values(DType::kBF
 // The kernel for GPUs without wgmma: prompts, several chunks, windows, infinities that only some rows see.
 TEST_P(AttentionCudaTiles, PortableKernelGivesTheSameBits) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (const auto& [head_dim, sinks] : {std::pair{64, false}, {64, true}, {128, false}, {256, false}, {256, true}}) {
+  for (const auto& [head_dim, sinks] :
+       {std::pair{64, false}, {64, true}, {128, false}, {256, false}, {256, true}, {512, true}}) {
     AttentionWorld world(device, {GetParam(), head_dim, 8, 2, 16, sinks}, {2600, 300, 90});
     using Limits = std::numeric_limits<float>;
     const float bad = GetParam() == DType::kF8E4M3 ? Limits::quiet_NaN() : Limits::infinity();
@@ -35,7 +36,7 @@ TEST_P(AttentionCudaTiles, PortableKernelGivesTheSameBits) {
 // The plain kernel on the other kernels' shapes: right values, and a row's bits do not depend on the batch.
 TEST_P(AttentionCudaTiles, PlainKernelServesTheSameShapes) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (const auto& [head_dim, sinks] : {std::pair{64, false}, {64, true}, {128, false}, {256, false}}) {
+  for (const auto& [head_dim, sinks] : {std::pair{64, false}, {64, true}, {128, false}, {256, false}, {512, false}}) {
     AttentionWorld world(device, {GetParam(), head_dim, 8, 2, 16, sinks}, {700, 300, 90});
     std::vector<Row> rows = causal(0, 684, 16);
     for (const Row& row : causal(1, 200, 9)) rows.push_back(row);
@@ -74,6 +75,9 @@ TEST(AttentionBackends, ThatAGpuDoesNotAllow) {
   EXPECT_EQ(resolve(89, 99 << 10, AttentionBackend::kAuto).value(), AttentionBackend::kPlain);
   EXPECT_FALSE(resolve(89, 99 << 10, AttentionBackend::kPortable).ok());
   EXPECT_EQ(resolve(100, 227 << 10, AttentionBackend::kAuto).value(), AttentionBackend::kPortable);
+  EXPECT_EQ(resolve(90, 227 << 10, AttentionBackend::kAuto, 512).value(), AttentionBackend::kPortable);
+  EXPECT_EQ(resolve(80, 163 << 10, AttentionBackend::kAuto, 512).value(), AttentionBackend::kPlain);
+  EXPECT_FALSE(resolve(90, 227 << 10, AttentionBackend::kWgmma, 512).ok());
   EXPECT_FALSE(resolve(100, 227 << 10, AttentionBackend::kWgmma).ok());
 }
 
@@ -119,7 +123,7 @@ TEST_P(AttentionCudaTiles, ContextsOfManyThousands) {
 TEST_P(AttentionCudaTiles, ContextsAtTheBoundsOfChunks) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (const auto& [head_dim, heads, kv_heads, sinks] :
-       {std::tuple{128, 8, 2, false}, {64, 8, 8, false}, {64, 16, 2, true}, {256, 4, 2, false}}) {
+       {std::tuple{128, 8, 2, false}, {64, 8, 8, false}, {64, 16, 2, true}, {256, 4, 2, false}, {512, 8, 1, false}}) {
     AttentionWorld world(device, {GetParam(), head_dim, heads, kv_heads, 64, sinks}, {700, 1100, 2100, 4300});
     for (int copies : {1, 2, 4, 8, 12}) {
       std::vector<std::vector<Row>> batches;
@@ -220,7 +224,7 @@ std::vector<Row> more_items_than_blocks(int blocks) {
 // a tile are never all running at once, and the first blocks must not stay until they are.
 TEST_P(AttentionCudaTiles, BlocksThatStartLate) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (int head_dim : {64, 128, 256}) {
+  for (int head_dim : {64, 128, 256, 512}) {
     AttentionWorld world(device, {GetParam(), head_dim, 8, 2, 64}, {6000, 100, 100});
     world.run(causal(0, 5990, 8));
     const std::vector<Row> rows = more_items_than_blocks(world.last_blocks());

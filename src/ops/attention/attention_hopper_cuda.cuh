@@ -399,10 +399,14 @@ template <bool kCodes>
 void launch_hopper(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args) {
   with_head_dim(head_dim, [&](auto dim) {
     constexpr int kHeadDim = decltype(dim)::value;
-    using Shape = HopperShape<kHeadDim, kCodes>;
-    // Codes and their widened values together take the same memory as tiles of bf16.
-    static_assert(sizeof(typename Shape::Shared) <= sizeof(typename HopperShape<kHeadDim>::Shared));
-    launch_hopper<Shape>(stream, blocks, early, args);
+    if constexpr (kHeadDim <= kMaxHopperHeadDim) {
+      using Shape = HopperShape<kHeadDim, kCodes>;
+      // Codes and their widened values together take the same memory as tiles of bf16.
+      static_assert(sizeof(typename Shape::Shared) <= sizeof(typename HopperShape<kHeadDim>::Shared));
+      launch_hopper<Shape>(stream, blocks, early, args);
+    } else {
+      VOLLEY_CHECK_LE(kHeadDim, kMaxHopperHeadDim);
+    }
   });
 }
 

@@ -8,6 +8,10 @@
 // outputs, because a lane has registers for 128 of them twice: one set for the chunk under way, one for the merged
 // chunks before it. If the cache holds e4m3 codes, they are copied into the memory of one of the two tiles of K (and of
 // V), and widened into that of the other when needed.
+//
+// With head_dim 512 shared memory has room for three tiles, one each of q, K and V: V of a tile is copied while its
+// scores are computed, and K of the next one while V is added. A lane's merged outputs then lie in local memory, which
+// it reads and writes where chunks end. Codes of K and of V share the tile that they are widened into.
 #pragma once
 
 #include "device/cuda/dependent.cuh"
@@ -27,7 +31,9 @@ struct PortableShape {
   static constexpr int kBlocks = attention_blocks_per_multiprocessor(kHeadDim);
   static constexpr int kGroupBytes = 8 * kHeadDim * 2;  // 8 positions of K or V, or query rows
   static constexpr int kTileBytes = kTilePositions * kHeadDim * 2;
-  static constexpr int kSharedBytes = 6 * kTileBytes + 1024;  // two each of q, K and V
+  static constexpr int kSlots = kHeadDim > 256 ? 1 : 2;  // tiles each of q, K and V
+  static constexpr int kSharedBytes = 3 * kSlots * kTileBytes + 1024;
+  static constexpr bool kWidensAside = kCodes && kSlots == 1;
   static constexpr int kPieces = kTileBytes / 16 / kThreads;  // pieces of 16 bytes for each thread
   // As the cache holds them.
   static constexpr int kCopyBytes = kCodes ? kTileBytes / 2 : kTileBytes;
@@ -116,12 +122,19 @@ struct TilesBlock {
     }
   }
 
-  // Where K (k) or V (v) of a slot is copied to, and where the tile to multiply lies.
+  // Where K (k) or V (v) of a slot is copied to, and where the tile to multiply lies. With one slot codes of both lie
+  // in the tile of K, and are widened into that of V.
   __device__ uint32_t copied(uint32_t k_or_v, uint32_t slot) const {
+    if constexpr (Shape::kWidensAside) return k_or_v == k ? k : k + Shape::kCopyBytes;
     return k_or_v + slot * Shape::kCopyBytes;
   }
   __device__ uint32_t tile(uint32_t k_or_v, uint32_t slot) const {
+    if constexpr (Shape::kWidensAside) return v;
     return Shape::kCodes ? k_or_v + Shape::kTileBytes : copied(k_or_v, slot);
+  }
+  // Where an item's query rows lie.
+  __device__ uint32_t q_tile(int32_t index) const {
+    return q + index % Shape::kSlots * Shape::kTileBytes;
   }
 
   // Codes: all threads widen a slot's copy into its tile.
@@ -145,7 +158,7 @@ struct TilesBlock {
 
   __device__ void copy_q(const ItemCursor& cursor) const {
     const WorkItem& it = item(cursor.index);
-    const uint32_t to = q + cursor.index % 2 * Shape::kTileBytes;
+    const uint32_t to = q_tile(cursor.index);
     const int first_head = head(cursor.index) * args.group.by;
 #pragma unroll
     for (int i = 0; i < Shape::kPieces; ++i) {
@@ -225,8 +238,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const auto base = (static_cast<uint32_t>(__cvta_generic_to_shared(dynamic)) + 1023) / 1024 * 1024;
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
+  constexpr uint32_t kRoom = Shape::kSlots * Shape::kTileBytes, kOther = Shape::kSlots - 1;
+  constexpr int kUnderWay = Shape::kSlots == 2 ? 2 : 0;  // copies that need not have ended where a product begins
   const TilesBlock<Shape> block = {
-      args, base, base + 2 * Shape::kTileBytes, base + 4 * Shape::kTileBytes, ring, args.counts->items * args.kv_heads};
+      args, base, base + kRoom, base + 2 * kRoom, ring, args.counts->items * args.kv_heads};
   for (int i = 0; i < kItemsAhead; ++i) block.fetch_item(i);
   copies_commit();
   copies_wait<0>();
@@ -257,8 +272,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     copies_commit();
   };
   copy_k(0);
-  copy_v(0);
-  copy_k(1);
+  if constexpr (Shape::kSlots == 2) {
+    copy_v(0);
+    copy_k(1);
+  }
 
   const int warp = threadIdx.x / 32, half = warp / 4;
   const int warp_row = warp % 4 * 16, row = warp_row + threadIdx.x % 32 / 4;
@@ -266,7 +283,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   float4 merged[Shape::kOutputs];
   bool first_tile = true;
   int32_t chunk_stop = 0, partial = 0;
-  for (uint32_t slot = 0; at.valid; slot ^= 1) {
+  for (uint32_t slot = 0; at.valid; slot ^= kOther) {
     const WorkItem& item = block.item(at.index);
     const bool active = warp_row < item.count;
     const int32_t position = at.position;
@@ -284,20 +301,20 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const bool edge = position < item.all_begin || position + kTilePositions > item.all_end;
     const uint32_t v = block.tile(block.v, slot);
 
-    copies_wait<2>();
+    copies_wait<kUnderWay>();
     __syncthreads();  // K is there, and the V before this one has been read
-    copy_v(slot ^ 1);
+    copy_v(slot ^ kOther);
     if constexpr (Shape::kCodes) block.widen_tile(block.k, slot);
     uint32_t p[kScoreTiles][2];
     if (active) {
       float s[kScoreTiles][4];
-      multiply_scores<Shape>(s, block.q + at.index % 2 * Shape::kTileBytes, block.tile(block.k, slot), warp_row);
+      multiply_scores<Shape>(s, block.q_tile(at.index), block.tile(block.k, slot), warp_row);
       if (edge) hide_scores(s, state, position);
       float factor[2];
       update_probabilities(s, args.scale_log2, state, p, factor);
       scale_outputs(factor, state);
     }
-    copies_wait<2>();
+    copies_wait<kUnderWay>();
     __syncthreads();  // V is there, and K has been read
     copy_k(slot);
     if constexpr (Shape::kCodes) block.widen_tile(block.v, slot);

@@ -1,6 +1,7 @@
 // Chooses the tile kernel for the GPU, and has the kernel that merges the portable kernel's partial results. (The one
 // for sm_90 merges its own.)
 #include <algorithm>
+#include <bit>
 #include <numbers>
 #include <string>
 
@@ -124,16 +125,20 @@ void merge_partials(Stream& stream, const AttentionWork& work, const TilesArgs& 
 Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, AttentionBackend asked, DType kv,
                                                         int32_t head_dim, int32_t v_in_k) {
   if (v_in_k > 0) return resolve_latents(gpu, asked, kv, head_dim, v_in_k);
-  const bool tiles = kv_is_swizzled(kv, head_dim) && head_dim <= 256;
+  const bool tiles = kv_is_swizzled(kv, head_dim) && std::has_single_bit(static_cast<uint32_t>(head_dim));
+  const bool narrow = head_dim <= kMaxHopperHeadDim;
   switch (asked) {
     case AttentionBackend::kPlain:
       return asked;
     case AttentionBackend::kAuto:
       if (!tiles) return AttentionBackend::kPlain;
-      if (has_wgmma(gpu)) return AttentionBackend::kWgmma;
+      if (has_wgmma(gpu) && narrow) return AttentionBackend::kWgmma;
       return attention_portable_fits(gpu, head_dim) ? AttentionBackend::kPortable : AttentionBackend::kPlain;
     case AttentionBackend::kWgmma:
       if (!has_wgmma(gpu)) return not_built(asked, "needs a Hopper GPU and its machine code: use auto or portable.");
+      if (tiles && !narrow) {
+        return not_built(asked, "is not built for heads of " + std::to_string(head_dim) + ": use auto or portable.");
+      }
       break;
     case AttentionBackend::kPortable:
       if (tiles && !attention_portable_fits(gpu, head_dim)) {
@@ -143,9 +148,9 @@ Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, Atte
       break;
   }
   if (tiles) return asked;
-  return not_built(asked, "is built for a bfloat16 or FP8 KV cache and heads of 64, 128 or 256, but this model has " +
-                              std::string(dtype_name(kv)) + " and " + std::to_string(head_dim) +
-                              ": use auto or plain.");
+  return not_built(asked,
+                   "is built for a bfloat16 or FP8 KV cache and heads of 64, 128, 256 or 512, but this model has " +
+                       std::string(dtype_name(kv)) + " and " + std::to_string(head_dim) + ": use auto or plain.");
 }
 
 void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args) {

@@ -57,8 +57,7 @@ void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& input, 
   VOLLEY_CHECK_EQ(y.shape[1], w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n);
   VOLLEY_CHECK(x.dtype == DType::kF32 || (x.dtype == DType::kBF16 && w.format.code != DType::kF32));
   VOLLEY_CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBF16);
-  const bool gates = end.kind == EndKind::kSwiGlu || end.kind == EndKind::kClampedSwiGlu;
-  VOLLEY_CHECK(gates == (w.layout == LinearLayout::kGateUp) && end.kind != EndKind::kAdd);
+  VOLLEY_CHECK(has_gates(end.kind) == (w.layout == LinearLayout::kGateUp) && end.kind != EndKind::kAdd);
   VOLLEY_CHECK(end.kind != EndKind::kClampedSwiGlu || end.clamp.limit > 0);
   VOLLEY_CHECK(end.bias.data == nullptr || (end.bias.dtype == DType::kF32 && end.bias.count() == w.experts * w.n));
   VOLLEY_CHECK(end.summaries.whole == nullptr);

@@ -52,10 +52,10 @@ struct GroupedCall {
   bool routing_ready = false;
 };
 
-// y: [.., n] (gates and ups: [.., n / 2]), as linear() makes it of x and one expert's matrix. Built are kStore, kSwiGlu
-// and kClampedSwiGlu, each with an optional bias, [experts, n] fp32, of gates and then ups where there are both; it is
-// added before anything else. x and y: bf16 or fp32; fp32 weights want fp32 x. Rows of x and y that belong to no entry
-// are neither read nor written. y must not overlap x. routing.rows() may be 0.
+// y: [.., n] (gates and ups: [.., n / 2]), as linear() makes it of x and one expert's matrix. Built is all but kAdd,
+// each with an optional bias, [experts, n] fp32, of gates and then ups where there are both; it is added before
+// anything else. x and y: bf16 or fp32; fp32 weights want fp32 x. Rows of x and y that belong to no entry are neither
+// read nor written. y must not overlap x. routing.rows() may be 0.
 void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& x, const Routing& routing, TensorView y,
                     const GroupedCall& call, const End& end);
 

@@ -318,7 +318,8 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
   args.rows = call.rows;
   args.routing_ready = call.routing_ready;
   if (end.bias.data != nullptr) args.bias = end.bias.as<float>();
-  if (end.kind == EndKind::kClampedSwiGlu) args.clamp = end.clamp;
+  args.end = end.kind;
+  args.clamp = end.clamp;
   return args;
 }
 

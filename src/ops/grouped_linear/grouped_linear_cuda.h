@@ -64,7 +64,8 @@ struct GroupedArgs {
   DType storage = DType::kBF16, x_dtype = DType::kBF16, y_dtype = DType::kF32;
   bool routing_ready = false;
   const float* bias = nullptr;  // [experts][n]; or null
-  SwiGluClamp clamp;            // limit 0: the plain activation
+  EndKind end = EndKind::kStore;
+  SwiGluClamp clamp;  // kClampedSwiGlu
 };
 
 GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,

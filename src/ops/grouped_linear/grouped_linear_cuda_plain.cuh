@@ -26,7 +26,8 @@ __device__ __forceinline__ void plain_output(const GroupedArgs& args, const Sum&
   if (args.layout == LinearLayout::kGateUp) {
     float up = sum(weights, output, 1, x_row);
     if (bias != nullptr) up += bias[args.outputs];
-    v = args.clamp.limit > 0 ? clamped_swiglu_exactly(v, up, args.clamp) : swiglu_one_exactly(v, up);
+    v = args.end == EndKind::kClampedSwiGlu ? clamped_swiglu_exactly(v, up, args.clamp)
+                                            : gated_one_exactly(args.end, v, up);
   }
   if (threadIdx.x % 32 != 0) return;
   const int64_t y_row = args.rows == GroupedRows::kIn ? grouped : entry;

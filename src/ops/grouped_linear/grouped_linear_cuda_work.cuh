@@ -87,8 +87,8 @@ __device__ inline int source_row(const GroupedArgs& args, int expert, int groupe
 }
 
 // Not inlined: many instructions, and only y in fp32 takes them.
-static __device__ __noinline__ float swiglu_one_exactly(float gate, float up) {
-  return gate / (1.0f + expf(-gate)) * up;
+static __device__ __noinline__ float gated_one_exactly(EndKind kind, float gate, float up) {
+  return gated(kind, gate, up);
 }
 
 // A NaN stays one, as it does not with fminf().
@@ -108,7 +108,7 @@ __device__ inline float clamped_swiglu_quickly(float gate, float up, const SwiGl
 // The kinds of results that finish_panel() makes of sums.
 enum class PanelEnd {
   kPlain,
-  kGateUp,       // SwiGLU
+  kGateUp,       // as GroupedArgs::end says
   kGateUpQuick,  // the same for y in bf16 alone
 };
 
@@ -120,14 +120,14 @@ __device__ __forceinline__ void finish_panel(const GroupedArgs& args, const Grou
   const int lane = threadIdx.x % 32, output = warp * 8 + lane / 4, first_row = lane % 4 * 2;
   constexpr bool kGateUp = kEnd != PanelEnd::kPlain;
   const bool y_bf16 = kEnd == PanelEnd::kGateUpQuick || args.y_dtype == DType::kBF16;
-  const bool clamps = args.clamp.limit > 0;
-  const auto swiglu_one = [&](float gate, float up) {
-    if (clamps) {
+  const EndKind kind = args.end;
+  const auto gated_one = [&](float gate, float up) {
+    if (kind == EndKind::kClampedSwiGlu) {
       return y_bf16 ? clamped_swiglu_quickly(gate, up, args.clamp) : clamped_swiglu_exactly(gate, up, args.clamp);
     }
-    return y_bf16 ? silu_quickly(gate) * up : swiglu_one_exactly(gate, up);
+    return y_bf16 ? gate * sigmoid_quickly(activation_of(kind, gate)) * up : gated_one_exactly(kind, gate, up);
   };
-  // With SwiGLU two lanes have neighbouring outputs of the same two rows. Each stores both outputs of one of the rows.
+  // With gates two lanes have neighbouring outputs of the same two rows. Each stores both outputs of one of the rows.
   const int odd = output % 2;
   const int column = kGateUp ? panel * 32 + output - odd : panel * static_cast<int>(kPanelRows) + 2 * output;
   const bool exists = column < args.outputs;
@@ -152,7 +152,7 @@ __device__ __forceinline__ void finish_panel(const GroupedArgs& args, const Grou
     if (biased) d[0] += bias[0], d[1] += bias[0], d[2] += bias[1], d[3] += bias[1];
     const int r = j * 8 + first_row;
     if constexpr (kGateUp) {
-      const float v[2] = {swiglu_one(d[0], d[2]), swiglu_one(d[1], d[3])};
+      const float v[2] = {gated_one(d[0], d[2]), gated_one(d[1], d[3])};
       const float given = __shfl_xor_sync(0xffffffff, odd ? v[0] : v[1], 4);
       store(r + odd, odd ? float2{given, v[1]} : float2{v[0], given});
     } else {

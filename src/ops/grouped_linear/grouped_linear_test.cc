@@ -27,6 +27,7 @@ struct Case {
   int32_t favoured = 0;
   bool portable = false;
   bool biased = false;  // BiasedEnd
+  EndKind gates = EndKind::kClampedSwiGlu;
 };
 
 void check_values(Device& device, const Case& c) {
@@ -37,7 +38,7 @@ void check_values(Device& device, const Case& c) {
   const TestRouting routing(device, c.experts, c.top_k, c.rows, c.favoured);
   const bool in = c.way == GroupedRows::kIn;
   const std::vector<float> x = rounded(normal_values((in ? c.rows : routing.entries()) * c.k, 5), c.x);
-  const BiasedEnd biased(device, w);
+  const BiasedEnd biased(device, w, c.gates);
   const End end = c.biased ? biased.end : end_of(w.packed);
   const std::vector<float> y = decoded(grouped_for_test(device, w, x, c.x, routing.routing(), c.y, c.way, end), c.y);
   const int64_t outputs = c.layout == LinearLayout::kGateUp ? c.n / 2 : c.n;
@@ -82,6 +83,7 @@ DEVICE_TEST(GroupedLinear, BiasesAndTheClampedActivationMatchTheOracle) {
     for (const auto& [x, weights, y] :
          {std::tuple{kBF16, kBF16, kBF16}, {kBF16, kBF16, kF32}, {kF32, kBF16, kF32}, {kF32, kF32, kF32}}) {
       check_values(device, {8, 2, rows, 128, 72, x, weights, y, kGateUp, kIn, 0, false, true});
+      check_values(device, {8, 2, rows, 128, 72, x, weights, y, kGateUp, kIn, 0, false, true, EndKind::kGeGlu});
       check_values(device, {8, 2, rows, 200, 136, x, weights, y, kPlain, kOut, 0, false, true});
       check_values(device, {5, 3, rows, 37, 33, x, weights, y, kPlain, kIn, 0, false, true});
       check_values(device, {5, 3, rows, 74, 129, x, weights, y, kGateUp, kOut, 0, false, true});

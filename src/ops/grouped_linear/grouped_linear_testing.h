@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -229,15 +230,16 @@ inline End end_of(const ExpertWeights& w) {
   return {w.layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore};
 }
 
-// Ends with a bias for each expert, and with the clamped activation where there are gates.
+// Ends with a bias for each expert, and with the clamped activation where there are gates, or with GELU.
 struct BiasedEnd {
   std::vector<float> values;  // [count][n]: those of the whole's experts that are here
   DeviceTensor bias;
   End end;
 
-  BiasedEnd(Device& device, const Experts& w) : values(values_of(w)), bias(device, values), end(end_of(w.packed)) {
+  BiasedEnd(Device& device, const Experts& w, EndKind gates = EndKind::kClampedSwiGlu)
+      : values(values_of(w)), bias(device, values), end(end_of(w.packed)) {
     end.bias = bias.view(DType::kF32, {w.packed.experts, w.n});
-    if (end.kind == EndKind::kSwiGlu) end.kind = EndKind::kClampedSwiGlu;
+    if (end.kind == EndKind::kSwiGlu) end.kind = gates;
     end.clamp = {1.702f, 7.0f};
   }
   static std::vector<float> values_of(const Experts& w) {
@@ -271,6 +273,11 @@ inline double silu(double x) {
   return x / (1 + std::exp(-x));
 }
 
+// GELU by tanh.
+inline double gelu(double x) {
+  return x / (1 + std::exp(-2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
 // The clamped activation of gate and up, and its error from their errors. Its slopes: at most 1.1 along the gate, for
 // any alpha, and 0 where it is clamped.
 inline std::pair<double, double> clamped(double gate, double gate_error, double up, double up_error, double quick) {
@@ -294,7 +301,14 @@ inline std::pair<double, double> expected(const Experts& w, const BiasedEnd* bia
   };
   const Sum sum = sum_of(output);
   double want = sum.value, error = sum_bound(sum, w.k);
-  if (gates && biased != nullptr) {
+  if (gates && biased != nullptr && biased->end.kind == EndKind::kGeGlu) {
+    const Sum up = sum_of(w.n / 2 + output);
+    // The slope is at most 1.13. Far below zero the sigmoid's exponent carries the error of its argument.
+    const double value = gelu(sum.value), quick = y == DType::kBF16 ? 0x1p-14 : 32 * kRound;
+    const double gate_error = 1.2 * error + quick * std::fabs(value), up_error = sum_bound(up, w.k);
+    want = value * up.value;
+    error = gate_error * (std::fabs(up.value) + up_error) + std::fabs(value) * up_error;
+  } else if (gates && biased != nullptr) {
     const Sum up = sum_of(w.n / 2 + output);
     const double quick = y == DType::kBF16 ? 0x1p-16 : 8 * kRound;
     std::tie(want, error) = clamped(sum.value, error, up.value, sum_bound(up, w.k), quick);

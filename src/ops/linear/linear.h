@@ -140,7 +140,7 @@ enum class EndKind {
   kStore,   // y[m, n] = sum + bias[n]
   kAdd,     // y[m, n] += sum + bias[n]     (the residual stream)
   kSwiGlu,  // y[m, j] = silu(gate[m, j]) * up[m, j], j < n / 2; REQUIRES layout kGateUp
-  // As kSwiGlu with GELU, by tanh: y[m, j] = g sigmoid(2 sqrt(2 / pi) (g + 0.044715 g^3)) up[m, j]; linear() alone.
+  // As kSwiGlu with GELU, by tanh: y[m, j] = g sigmoid(2 sqrt(2 / pi) (g + 0.044715 g^3)) up[m, j].
   kGeGlu,
   // y[m, j] = g * sigmoid(alpha * g) * (u + 1) with g = min(gate[m, j], limit) and u = up[m, j] within -limit … limit.
   // As kSwiGlu; grouped_linear() alone.

@@ -43,14 +43,30 @@ void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, Tensor
   kernels_on<NormKernels>(stream).rms_norm(stream, x, weight, eps, row_index, rows, copy);
 }
 
-void add_normed(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x) {
+namespace {
+
+void add(Stream& stream, const AddedNorm& args, TensorView x, bool norms) {
+  const TensorView &y = args.y, &weight = args.end_weight, &factor = args.factor;
   VOLLEY_CHECK(x.rank == 2 && y.rank == 2 && x.dtype == DType::kF32 && y.dtype == DType::kF32);
   VOLLEY_CHECK(x.shape[0] == y.shape[0] && x.shape[1] == y.shape[1]);
   if (weight.data != nullptr) {
     VOLLEY_CHECK(weight.rank == 1 && weight.dtype == DType::kF32 && weight.shape[0] == x.shape[1]);
   }
+  VOLLEY_CHECK(factor.data == nullptr || (factor.dtype == DType::kF32 && factor.count() == 1));
+  if (norms) check_rms_norm(stream, x, args.weight, {}, args.h, args.copy);
   if (x.shape[0] == 0) return;
-  kernels_on<NormKernels>(stream).add_normed(stream, y, weight, eps, scale, x);
+  kernels_on<NormKernels>(stream).add_normed(stream, args, x, norms);
+}
+
+}  // namespace
+
+void add_normed(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x,
+                TensorView factor) {
+  add(stream, {y, weight, eps, scale, factor}, x, false);
+}
+
+void add_normed_and_norm(Stream& stream, const AddedNorm& args, TensorView x) {
+  add(stream, args, x, true);
 }
 
 }  // namespace volley::ops

@@ -21,7 +21,9 @@ struct FeatureBlock {
 void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& y,
               const FeatureBlock& copy = {});
 // x += scale * (y normed as above), or with a null weight x += scale * y. Both: [rows, h] fp32, without overlap.
-void add_normed(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x);
+// factor: [1] fp32, which then multiplies x; or a null view.
+void add_normed(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x,
+                TensorView factor = {});
 // Checks of rms_norm(), for kernels elsewhere that end in one.
 void check_rms_norm(const Stream& stream, TensorView x, TensorView weight, TensorView row_index, const Input& y,
                     const FeatureBlock& copy);

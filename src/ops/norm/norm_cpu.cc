@@ -82,15 +82,15 @@ void norm_row_bf16(const float* x, const float* weight, int64_t h, float eps, vo
   norm_row(x, weight, h, eps, static_cast<uint16_t*>(y));
 }
 
-// x += scale * (norm of y), or without a weight x += scale * y.
-void add_normed_row(const float* y, const float* weight, int64_t h, float eps, float scale, float* x) {
+// x = factor * (x + scale * (norm of y)), or without a weight factor * (x + scale * y).
+void add_normed_row(const float* y, const float* weight, int64_t h, float eps, float scale, float factor, float* x) {
   const F32 d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto factor = hn::Set(d, scale);
+  const auto times = hn::Set(d, scale), last = hn::Set(d, factor);
   const auto inverse =
       hn::Set(d, weight == nullptr ? 1.0f : 1.0f / std::sqrt(sum_of_squares(y, h) / static_cast<float>(h) + eps));
   const auto sum = [&](FVec before, FVec v, FVec w) {
-    return hn::Add(before, hn::Mul(factor, hn::Mul(hn::Mul(v, inverse), w)));
+    return hn::Mul(last, hn::Add(before, hn::Mul(times, hn::Mul(hn::Mul(v, inverse), w))));
   };
   const auto one = hn::Set(d, 1.0f);
   int64_t i = 0;
@@ -148,14 +148,18 @@ void rms_norm_cpu(Stream& stream, TensorView x, TensorView weight, float eps, Te
   for_rows(stream, rows, h, norm_rows);
 }
 
-void add_normed_cpu(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x) {
+void add_normed_cpu(Stream& stream, const AddedNorm& args, TensorView x, bool norms) {
   if (stream.dry()) return;
   const int64_t rows = x.shape[0], h = x.shape[1];
-  const float* weights = weight.data == nullptr ? nullptr : weight.as<float>();
+  const float* weights = args.end_weight.data == nullptr ? nullptr : args.end_weight.as<float>();
+  const float last = args.factor.data == nullptr ? 1.0f : *args.factor.as<float>();
   const auto add_row = HWY_DYNAMIC_DISPATCH(add_normed_row);
   for_rows(stream, rows, h, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) add_row(y.as<float>() + r * h, weights, h, eps, scale, x.as<float>() + r * h);
+    for (int64_t r = begin; r < end; ++r) {
+      add_row(args.y.as<float>() + r * h, weights, h, args.end_eps, args.scale, last, x.as<float>() + r * h);
+    }
   });
+  if (norms) rms_norm_cpu(stream, x, args.weight, args.eps, {}, args.h, args.copy);
 }
 
 }  // namespace

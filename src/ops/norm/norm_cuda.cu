@@ -67,20 +67,58 @@ __global__ void __launch_bounds__(kVectorThreads) rms_norm_vectors_kernel(NormAr
   norm_vectors<kVectorThreads, kVectors>(args, blockIdx.x, x, weight);
 }
 
+// What is added, of which rows, and to which.
+struct AddArgs {
+  const float *y, *weight, *factor;  // weight, factor: may be null
+  float eps, scale;
+  float* x;
+};
+
+// The addition, and the norm of the result if `next` has a y. next.h is set in any case.
+template <int kVectors>
+__global__ void __launch_bounds__(kVectorThreads) add_normed_vectors_kernel(AddArgs add, NormArgs next) {
+  using Row = RowVectors<kVectorThreads, kVectors>;
+  cuda::launch_dependents();
+  typename Row::Held weight = {}, after = {}, y, x;
+  if (add.weight != nullptr) Row::load(next, add.weight, weight);
+  if (next.y != nullptr) Row::load(next, next.weight, after);
+  cuda::wait_for_predecessors();
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * next.h;
+  Row::load(next, add.y + at, y);
+  Row::load(next, add.x + at, x);
+  NormArgs own = {};
+  own.h = next.h;
+  own.eps = add.eps;
+  const float inverse = add.weight == nullptr ? 1.0f : Row::scale(own, y);
+  const float last = add.factor == nullptr ? 1.0f : *add.factor;
+  const auto sum = [&](float before, float added) { return last * (before + add.scale * added); };
+#pragma unroll
+  for (int j = 0; j < Row::kHeld; ++j) {
+    const float4 v = add.weight == nullptr ? y[j] : Row::normed(y[j], inverse, weight[j]);
+    x[j] = {sum(x[j].x, v.x), sum(x[j].y, v.y), sum(x[j].z, v.z), sum(x[j].w, v.w)};
+    if (Row::at(j) < Row::count(next)) reinterpret_cast<float4*>(add.x + at)[Row::at(j)] = x[j];
+  }
+  if (next.y == nullptr) return;
+  __syncthreads();  // both norms add up in the same shared memory
+  norm_vectors<kVectorThreads, kVectors>(next, blockIdx.x, x, after);
+}
+
 // A block a row, a chain a thread, as rms_norm_kernel.
-__global__ void __launch_bounds__(kChains)
-    add_normed_kernel(const float* y, const float* weight, int64_t h, float eps, float scale, float* x) {
+__global__ void __launch_bounds__(kChains) add_normed_kernel(AddArgs add, int64_t h) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * h;
   NormArgs args = {};
   args.h = h;
-  args.eps = eps;
+  args.eps = add.eps;
+  const float* const y = add.y + at;
+  float* const x = add.x + at;
   float chain[1] = {0};
-  for (int64_t i = threadIdx.x; i < h; i += kChains) chain[0] = fmaf(y[at + i], y[at + i], chain[0]);
-  const float inverse = weight == nullptr ? 1.0f : scale_of(args, sum_of_chains<kChains>(chain));
+  for (int64_t i = threadIdx.x; i < h; i += kChains) chain[0] = fmaf(y[i], y[i], chain[0]);
+  const float inverse = add.weight == nullptr ? 1.0f : scale_of(args, sum_of_chains<kChains>(chain));
+  const float last = add.factor == nullptr ? 1.0f : *add.factor;
   for (int64_t i = threadIdx.x; i < h; i += kChains) {
-    x[at + i] += scale * (y[at + i] * inverse * (weight == nullptr ? 1.0f : weight[i]));
+    x[i] = last * (x[i] + add.scale * (y[i] * inverse * (add.weight == nullptr ? 1.0f : add.weight[i])));
   }
 }
 
@@ -96,10 +134,19 @@ void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, T
   cuda::launch(rms_norm_kernel, {.grid = launch.grid, .block = dim3(kChains), .early = true}, stream, args);
 }
 
-void add_normed_cuda(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x) {
-  cuda::launch(add_normed_kernel, {.grid = cuda::dims(x.shape[0]), .block = dim3(kChains), .early = true}, stream,
-               static_cast<const float*>(y.data), static_cast<const float*>(weight.data), x.shape[1], eps, scale,
-               x.as<float>());
+void add_normed_cuda(Stream& stream, const AddedNorm& args, TensorView x, bool norms) {
+  const auto floats = [](const TensorView& view) { return static_cast<const float*>(view.data); };
+  const AddArgs add = {floats(args.y), floats(args.end_weight), floats(args.factor), args.end_eps, args.scale,
+                       x.as<float>()};
+  NormArgs next = {};
+  if (norms) next = norm_args(x, args.weight, args.eps, args.h, args.copy);
+  next.h = x.shape[1];
+  const cuda::Launch launch = {.grid = cuda::dims(x.shape[0]), .block = dim3(kVectorThreads), .early = true};
+  const bool in_vectors = with_row_vectors(
+      next.h, [&](auto vectors) { cuda::launch(add_normed_vectors_kernel<vectors>, launch, stream, add, next); });
+  if (in_vectors) return;
+  cuda::launch(add_normed_kernel, {.grid = launch.grid, .block = dim3(kChains), .early = true}, stream, add, next.h);
+  if (norms) rms_norm_cuda(stream, x, args.weight, args.eps, {}, args.h, args.copy);
 }
 
 }  // namespace

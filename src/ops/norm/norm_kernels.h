@@ -2,14 +2,15 @@
 #pragma once
 
 #include "ops/kernels.h"
-#include "ops/norm/norm.h"
+#include "ops/norm/added_norm.h"
 
 namespace volley::ops {
 
 struct NormKernels {
   void (*rms_norm)(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& y,
                    const FeatureBlock& copy);
-  void (*add_normed)(Stream& stream, TensorView y, TensorView weight, float eps, float scale, TensorView x);
+  // norms: whether the norm of the result comes, too.
+  void (*add_normed)(Stream& stream, const AddedNorm& args, TensorView x, bool norms);
 
   static const NormKernels kCpu, kCuda;
 };

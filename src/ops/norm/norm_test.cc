@@ -1,6 +1,6 @@
 // Protects, on the CPU and on a GPU: values against an fp64 oracle; that a row's bits depend on the row alone; gathers
 // and work in place; rows that are no multiple of a vector; the sum of a normed row.
-#include "ops/norm/norm.h"
+#include "ops/norm/added_norm.h"
 
 #include <cmath>
 
@@ -52,28 +52,39 @@ DEVICE_TEST(RmsNorm, MatchesOracle) {
   check_values(device, 200, 1025);  // enough for several tasks
 }
 
-// x += scale * norm(y), and without a weight x += scale * y.
+// x += scale * norm(y), times a factor, and without a weight x += scale * y.
 void check_added(Device& device, int64_t h) {
   constexpr int64_t kRows = 40;
-  constexpr float kScale = 0.22f;
+  constexpr float kScale = 0.22f, kFactor = 0.7f;
   for (const bool normed : {true, false}) {
     const std::vector<float> y = normal_values(kRows * h, 5), weight = normal_values(h, 6),
                              x = normal_values(kRows * h, 7);
-    const DeviceTensor y_device(device, y), weight_device(device, weight), x_device(device, x);
+    const DeviceTensor y_device(device, y), weight_device(device, weight), x_device(device, x),
+        factor_device(device, std::vector<float>{kFactor});
     const TensorView all_y = y_device.view(DType::kF32, {kRows, h}), all_x = x_device.view(DType::kF32, {kRows, h});
     const TensorView w = normed ? weight_device.view(DType::kF32, {h}) : TensorView();
-    add_normed(device.stream(), all_y, w, 1e-6f, kScale, all_x);
+    const TensorView factor = normed ? factor_device.view(DType::kF32, {1}) : TensorView();
+    add_normed(device.stream(), all_y, w, 1e-6f, kScale, all_x, factor);
     const std::vector<float> got = x_device.read<float>();
+    // The norm that follows has the bits of one apart.
+    const DeviceTensor again(device, x), next(device, kRows * h * 4), apart(device, kRows * h * 4);
+    AddedNorm both = {all_y, w, 1e-6f, kScale, factor, weight_device.view(DType::kF32, {h}), 1e-5f};
+    both.h = next.view(DType::kF32, {kRows, h});
+    add_normed_and_norm(device.stream(), both, again.view(DType::kF32, {kRows, h}));
+    rms_norm(device.stream(), all_x, both.weight, both.eps, {}, apart.view(DType::kF32, {kRows, h}));
+    ASSERT_EQ(again.read<float>(), got);
+    ASSERT_EQ(next.read<float>(), apart.read<float>());
     for (int64_t r = 0; r < kRows; ++r) {
       const std::vector<double> made = oracle(&y[r * h], weight, 1e-6f);
       for (int64_t i = 0; i < h; ++i) {
-        const double added = double{kScale} * (normed ? made[i] : y[r * h + i]), want = x[r * h + i] + added;
+        const double added = double{kScale} * (normed ? made[i] : y[r * h + i]);
+        const double want = (x[r * h + i] + added) * (normed ? double{kFactor} : 1);
         ASSERT_NEAR(got[r * h + i], want, bound(added, h) + 2 * kRound * std::fabs(want)) << "h " << h << " row " << r;
       }
     }
     // A row's bits do not depend on the rows beside it.
     const DeviceTensor alone(device, std::vector<float>(x.begin() + 3 * h, x.begin() + 4 * h));
-    add_normed(device.stream(), all_y.rows(3, 1), w, 1e-6f, kScale, alone.view(DType::kF32, {1, h}));
+    add_normed(device.stream(), all_y.rows(3, 1), w, 1e-6f, kScale, alone.view(DType::kF32, {1, h}), factor);
     ASSERT_EQ(alone.read<float>(), std::vector<float>(got.begin() + 3 * h, got.begin() + 4 * h));
   }
 }

@@ -28,6 +28,7 @@ struct CacheConfig {
   bool norm = true;
   int layers = 1;  // more than one with heads == 0
   bool bias = false;
+  bool v_norm = false, v_from_k = false;
   float k_scale = 1, v_scale = 1;
   int foreign_heads = 0;  // padding before and after a row of qkv: NaN, which must not be read
 };
@@ -76,7 +77,8 @@ class TestCache {
     for (int i = 0; config.bias && i < width(); ++i) bias_.push_back(weight(random) - 1);
   }
 
-  int width() const { return (config_.heads + config_.layers * 2 * config_.kv_heads) * config_.head_dim; }
+  int width() const { return (config_.heads + config_.layers * sources() * config_.kv_heads) * config_.head_dim; }
+  int sources() const { return config_.v_from_k ? 1 : 2; }  // heads of qkv for each KV head
 
   // The row of qkv for a position; the same for every config with the same sizes.
   std::vector<float> input(int slot, int position) const {
@@ -125,6 +127,8 @@ class TestCache {
       args.k_norm = k_norm.view(DType::kF32, {config_.layers * config_.head_dim});
     }
     if (config_.bias) args.bias = bias.view(DType::kF32, {width()});
+    args.v_norm = config_.v_norm;
+    args.v_from_k = config_.v_from_k;
     args.eps = kEps;
     args.rope = {cos.view(DType::kF32, {kMaxPositions + kRopeShift, half}),
                  sin.view(DType::kF32, {kMaxPositions + kRopeShift, half})};
@@ -271,13 +275,26 @@ inline void expect_oracle(TestCache& cache, const CacheConfig& config) {
         }
         for (int h = 0; h < config.layers * config.kv_heads; ++h) {
           const int layer = h / config.kv_heads;
-          const float* k = &x[(config.heads + layer * config.kv_heads + h) * d];
-          const float* v = k + config.kv_heads * d;
+          const float* k = &x[(config.heads + layer * (cache.sources() - 1) * config.kv_heads + h) * d];
+          std::vector<float> v(k, k + d);
+          if (!config.v_from_k) v.assign(k + config.kv_heads * d, k + (config.kv_heads + 1) * d);
           ASSERT_LE(cache.worst(
                         cache.expected(k, &cache.k_norm()[layer * d], p),
                         [&](int i) { return cache.stored(false, piece.slot, p, h, i); }, config.dtype, config.k_scale),
                     1.0)
               << "k at " << p;
+          if (config.v_norm) {
+            double squares = 0;
+            for (const double value : v) squares += value * value;
+            const double inverse = 1 / std::sqrt(squares / d + kEps);
+            const auto at = [&](int i) { return cache.stored(true, piece.slot, p, h, i); };
+            ASSERT_LE(cache.worst(
+                          std::vector<double>(v.begin(), v.end()), [&](int i) { return at(i) / inverse; }, config.dtype,
+                          config.v_scale / inverse),
+                      1.0)
+                << "v at " << p;
+            continue;
+          }
           for (int i = 0; i < d; ++i) {
             float want = config.dtype == DType::kF32 ? v[i] : to_float(to_bfloat16(v[i]));
             if (config.dtype == DType::kF8E4M3) {

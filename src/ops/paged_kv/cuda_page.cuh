@@ -1,12 +1,11 @@
 // The layout of a page on CUDA: private to the kernels of paged_kv (which write pages) and attention (which read them).
 //
 // A layer's block in a page is, for each KV head, K and then V of all its positions, unless V lies in K.
-//   bf16, head_dim 64, 128, 256, 320 or 576 (swizzled): groups of 8 positions; in a group, a block of 1024 bytes for
-//   each 64 elements; in a block, 128 bytes a position, whose 16-byte piece c lies at place c ^ (position % 8). A copy
-//   of consecutive bytes into shared memory is then what ldmatrix reads without bank conflicts, and what wgmma knows as
-//   the 128-byte swizzle.
-//   e4m3, the same sizes: a byte for each bf16 element, in the same order. So widening is linear.
-//   other dtypes and sizes: [position][head_dim].
+//   bf16, head_dim 64, 128, 256, 320, 512 or 576 (swizzled): groups of 8 positions; in a group, a block of 1024 bytes
+//   for each 64 elements; in a block, 128 bytes a position, whose 16-byte piece c lies at place c ^ (position % 8). A
+//   copy of consecutive bytes into shared memory is then what ldmatrix reads without bank conflicts, and what wgmma
+//   knows as the 128-byte swizzle. e4m3, the same sizes: a byte for each bf16 element, in the same order. So widening
+//   is linear. other dtypes and sizes: [position][head_dim].
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,8 @@
 namespace volley::ops {
 
 __host__ __device__ inline bool kv_is_swizzled(DType dtype, int head_dim) {
-  return dtype != DType::kF32 &&
-         (head_dim == 64 || head_dim == 128 || head_dim == 256 || head_dim == 320 || head_dim == 576);
+  return dtype != DType::kF32 && (head_dim == 64 || head_dim == 128 || head_dim == 256 || head_dim == 320 ||
+                                  head_dim == 512 || head_dim == 576);
 }
 
 __host__ __device__ inline int kv_element_size(DType dtype) {

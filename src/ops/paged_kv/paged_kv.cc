@@ -15,7 +15,7 @@ void check_layers(const KvLayer& kv, int32_t layers) {
   VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32 || kv.dtype == DType::kF8E4M3);
   VOLLEY_CHECK(kv.k_scale > 0 && kv.v_scale > 0);
   VOLLEY_CHECK(kv.page_size > 0 && kv.page_size % kKvTile == 0);
-  VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= 256 && kv.v_in_k == 0);
+  VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= kMaxHeadDim && kv.v_in_k == 0);
   VOLLEY_CHECK_GE(kv.kv_heads, 1);
   VOLLEY_CHECK_GE(kv.page_stride, layers * kv_layer_bytes(kv.page_size, kv.kv_heads, kv.head_dim, kv.dtype));
 }
@@ -25,7 +25,7 @@ void check_tensors(const Rows& rows, const RowView& view, const QkvWrite& args) 
   VOLLEY_CHECK(args.qkv.dtype == DType::kF32 && args.qkv.rank == 2);
   VOLLEY_CHECK_EQ(args.qkv.dim(0), rows.rows);
   VOLLEY_CHECK(args.layers == 1 || (args.layers > 1 && args.heads == 0));
-  VOLLEY_CHECK_GE(args.qkv.dim(1), int64_t{args.all_heads()} * kv.head_dim);
+  VOLLEY_CHECK_GE(args.qkv.dim(1), int64_t{args.source_heads()} * kv.head_dim);
   VOLLEY_CHECK(rows.rope_positions.dtype == DType::kI32 && rows.rope_positions.count() >= rows.rows);
   VOLLEY_CHECK(rows.cache_positions.dtype == DType::kI32 && rows.cache_positions.count() >= rows.rows);
   VOLLEY_CHECK(view.page_table.dtype == DType::kI32 && view.page_table.rank == 2);
@@ -36,7 +36,7 @@ void check_tensors(const Rows& rows, const RowView& view, const QkvWrite& args) 
   const auto check_vector = [](const TensorView& vector, int64_t count) {
     VOLLEY_CHECK(vector.data == nullptr || (vector.dtype == DType::kF32 && vector.count() == count));
   };
-  check_vector(args.bias, int64_t{args.all_heads()} * kv.head_dim);
+  check_vector(args.bias, int64_t{args.source_heads()} * kv.head_dim);
   check_vector(args.q_norm, kv.head_dim);
   check_vector(args.k_norm, int64_t{args.layers} * kv.head_dim);
   if (args.heads == 0) return;

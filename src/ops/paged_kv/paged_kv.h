@@ -18,7 +18,8 @@ namespace volley::ops {
 // position, so page_size must be a multiple of it and cannot change the result.
 inline constexpr int kKvTile = 16;
 
-// The widest K and V of latent attention.
+// The widest heads, and the widest K and V of latent attention.
+inline constexpr int kMaxHeadDim = 512;
 inline constexpr int kMaxLatentKey = 576, kMaxLatent = 512;
 
 // One layer's part of the pages of a cache group.
@@ -27,7 +28,7 @@ struct KvLayer {
   int64_t page_stride = 0;    // bytes from one page to the next
   int32_t page_size = 0;
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;        // a multiple of 16, at most 256, or kMaxLatentKey with v_in_k
+  int32_t head_dim = 0;        // a multiple of 16, at most kMaxHeadDim, or kMaxLatentKey with v_in_k
   DType dtype = DType::kBF16;  // kBF16, kF32 or kF8E4M3
   // kF8E4M3: K and V are stored divided by these; larger values become the largest code.
   float k_scale = 1, v_scale = 1;
@@ -55,13 +56,15 @@ struct RopeTables {
 
 // The input of a write, and its destination.
 struct QkvWrite {
-  TensorView qkv;  // [rows, (heads + 2 * kv_heads) * head_dim] fp32: q heads, k heads, v heads
-                   // heads == 0: [rows, layers * 2 * kv_heads * head_dim], k and v alone (the drafter's injection)
+  TensorView qkv;  // [rows, source_heads() * head_dim] fp32: q heads, k heads, v heads
+                   // heads == 0: k and v alone, of each layer (the drafter's injection)
                    // Rows may be longer: dim(1) is how far apart they begin, and what follows is not looked at.
   int32_t heads = 0;
   int32_t layers = 1;         // that get k and v of their own, one after the other; more than one with heads == 0 alone
   TensorView bias;            // bias of a row of qkv, fp32, added first; or a null view
   TensorView q_norm, k_norm;  // [head_dim] and [layers * head_dim] fp32, or null views: no per-head norm
+  bool v_norm = false;        // RMSNorm of every head of v, without a weight
+  bool v_from_k = false;      // qkv has no v heads: v is k with its bias, before k's norm
   float eps = 0;
   RopeTables rope;
   // Whether an earlier write on this stream had the same positions and slots, and a page table as old. CUDA then reads
@@ -71,12 +74,13 @@ struct QkvWrite {
   KvLayer kv;        // the first layer; the others' blocks, of the same scales, follow it in the page
   TensorView q_out;  // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0
 
-  int32_t all_heads() const { return heads + layers * 2 * kv.kv_heads; }
+  int32_t all_heads() const { return heads + layers * 2 * kv.kv_heads; }  // that are written
+  int32_t source_heads() const { return heads + layers * (v_from_k ? 1 : 2) * kv.kv_heads; }
 };
 
-// Writes K (normed, rotated) and V of each row at its cache position, and q (normed, rotated) to q_out. A row's values
-// depend only on the row. view: the cache group of kv; only its page table is read. The CPU reads the rows' segments
-// and CUDA their slots; the other may be left out.
+// Writes K (normed, rotated) and V (normed if args say so) of each row at its cache position, and q (normed, rotated)
+// to q_out. A row's values depend only on the row. view: the cache group of kv; only its page table is read. The CPU
+// reads the rows' segments and CUDA their slots; the other may be left out.
 //
 // CPU: when a position that starts a tile is written, the rest of that tile is cleared first, so that a former owner's
 // values (even NaN) cannot reach any sum. CUDA: no other memory changes; attention reads no position that none of its

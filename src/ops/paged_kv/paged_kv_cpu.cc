@@ -19,8 +19,6 @@
 #define VOLLEY_OPS_PAGED_KV_CPU_ONCE_
 namespace volley::ops {
 
-inline constexpr int kMaxHeadDim = 256;
-
 // The arguments of a call.
 struct WriteCall {
   const Rows& rows;
@@ -66,6 +64,12 @@ float inverse_rms(const float* HWY_RESTRICT x, int head_dim, float eps) {
   }
   const float squares = hn::GetLane(hn::SumOfLanes(d, sum[0]));
   return 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + eps);
+}
+
+// y = x / rms(x).
+void norm_without_weight(const float* HWY_RESTRICT x, float eps, int head_dim, float* HWY_RESTRICT y) {
+  const float inverse = inverse_rms(x, head_dim, eps);
+  for (int i = 0; i < head_dim; ++i) y[i] = x[i] * inverse;
 }
 
 // y = RoPE(RMSNorm(x)); norm may be null.
@@ -177,13 +181,16 @@ void write_unit(const WriteCall& call, const WriteUnit& unit) {
   const QkvWrite& args = call.args;
   const int head_dim = args.kv.head_dim;
   const int64_t qkv_stride = args.qkv.dim(1);
-  const float* x = args.qkv.as<float>() + unit.row * qkv_stride + int64_t{unit.head} * head_dim;
   const bool is_q = unit.head < args.heads;
   const int32_t kv_heads = args.kv.kv_heads, layer = is_q ? 0 : (unit.head - args.heads) / (2 * kv_heads);
   const int32_t in_layer = unit.head - args.heads - layer * 2 * kv_heads;
   const bool is_v = !is_q && in_layer >= kv_heads;
   const int first = unit.position % kKvTile;
-  const float* bias = args.bias.data != nullptr ? args.bias.as<float>() + int64_t{unit.head} * head_dim : nullptr;
+  // The unit's head among those of qkv.
+  int32_t source = unit.head;
+  if (args.v_from_k) source -= layer * kv_heads + (is_v ? kv_heads : 0);
+  const float* x = args.qkv.as<float>() + unit.row * qkv_stride + int64_t{source} * head_dim;
+  const float* bias = args.bias.data != nullptr ? args.bias.as<float>() + int64_t{source} * head_dim : nullptr;
   HWY_ALIGN float biased[kMaxHeadDim];
   const auto row = [&](int r) -> const float* {
     const float* plain = x + r * qkv_stride;
@@ -193,7 +200,12 @@ void write_unit(const WriteCall& call, const WriteUnit& unit) {
   };
   if (is_v) {
     std::byte* tile = prepare_tile(call, unit, layer, in_layer - kv_heads, false);
-    for (int r = 0; r < unit.rows; ++r) store_v_row(row(r), head_dim, first + r, args.kv, tile);
+    for (int r = 0; r < unit.rows; ++r) {
+      HWY_ALIGN float normed[kMaxHeadDim];
+      const float* v = row(r);
+      if (args.v_norm) norm_without_weight(v, args.eps, head_dim, normed);
+      store_v_row(args.v_norm ? normed : v, head_dim, first + r, args.kv, tile);
+    }
     return;
   }
   std::byte* tile = is_q ? nullptr : prepare_tile(call, unit, layer, in_layer, true);

@@ -13,7 +13,6 @@ namespace volley::ops {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kPairs = 4;  // pairs of elements that a lane rotates together: general head_dim / 64 at most
 
 // Where there would be more warps than these, which an H200 holds at once (40 a multiprocessor), each takes so many
 // heads.
@@ -27,6 +26,7 @@ struct WriteArgs {
   int64_t layer_bytes;                  // from a layer's block in a page to the next
   const float *bias, *q_norm, *k_norm;  // may be null
   float eps;
+  bool v_norm, v_from_k;
   const float *cos, *sin;
   int rope_limit;
   const int32_t *rope_positions, *cache_positions, *row_slots;
@@ -43,9 +43,10 @@ __device__ uint32_t code_pair(float low, float high, float scale) {
 }
 
 // Which of a head's pairs (i, i + head_dim / 2) a lane holds. kDim is 64, 128 or 256: four neighbours, so that 8 to 32
-// lanes hold a head, and a warp four heads to one. 0, for any other head_dim: every 32nd.
+// lanes hold a head, and a warp four heads to one; 512: eight. 0, for any other head_dim: every 32nd.
 template <int kDim>
 struct Pairs {
+  static constexpr int kPairs = kDim > 0 && kDim <= 256 ? 4 : 8;  // head_dim / 64 at most
   static constexpr int kLanes = kDim > 0 ? kDim / (2 * kPairs) : 32;
   static constexpr int kBeside = 32 / kLanes;                   // heads that a warp holds beside one another
   static constexpr int kChain = kDim > 0 ? kDim / 64 : kPairs;  // pairs whose squares a chain adds
@@ -59,8 +60,11 @@ struct Pairs {
 
   __device__ void load(const float* from, float (&to)[kPairs]) const {
     if constexpr (kDim > 0) {
-      const float4 v = *reinterpret_cast<const float4*>(from + first);
-      to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+#pragma unroll
+      for (int i = 0; i < kPairs; i += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(from + first + i);
+        to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+      }
     } else {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) to[i] = exists(i) ? from[at(i)] : 0.0f;
@@ -71,12 +75,17 @@ struct Pairs {
   template <typename Address>
   __device__ void store(const float (&v)[kPairs], int offset, DType dtype, const Address& to) const {
     if constexpr (kDim > 0) {
-      void* const four = to(offset + first);
-      if (dtype == DType::kBF16) {
-        const __nv_bfloat162 low = __floats2bfloat162_rn(v[0], v[1]), high = __floats2bfloat162_rn(v[2], v[3]);
-        *static_cast<uint2*>(four) = {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
-      } else {
-        *static_cast<float4*>(four) = {v[0], v[1], v[2], v[3]};
+#pragma unroll
+      for (int i = 0; i < kPairs; i += 4) {
+        void* const four = to(offset + first + i);
+        if (dtype == DType::kBF16) {
+          const __nv_bfloat162 low = __floats2bfloat162_rn(v[i], v[i + 1]);
+          const __nv_bfloat162 high = __floats2bfloat162_rn(v[i + 2], v[i + 3]);
+          *static_cast<uint2*>(four) = {reinterpret_cast<const uint32_t&>(low),
+                                        reinterpret_cast<const uint32_t&>(high)};
+        } else {
+          *static_cast<float4*>(four) = {v[i], v[i + 1], v[i + 2], v[i + 3]};
+        }
       }
     } else {
 #pragma unroll
@@ -90,8 +99,11 @@ struct Pairs {
   template <typename Address>
   __device__ void store_codes(const float (&v)[kPairs], int offset, float scale, const Address& to) const {
     if constexpr (kDim > 0) {
-      const uint32_t low = code_pair(v[0], v[1], scale), high = code_pair(v[2], v[3], scale);
-      *static_cast<uint32_t*>(to(offset + first)) = low | high << 16;
+#pragma unroll
+      for (int i = 0; i < kPairs; i += 4) {
+        const uint32_t low = code_pair(v[i], v[i + 1], scale), high = code_pair(v[i + 2], v[i + 3], scale);
+        *static_cast<uint32_t*>(to(offset + first + i)) = low | high << 16;
+      }
     } else {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
@@ -112,7 +124,7 @@ __device__ uint8_t* position_block(const WriteArgs& args, int slot, int position
 
 // RMSNorm of a head. 32 chains of its squares, the pairs of each in order, are added as a tree; how many of them a lane
 // has changes nothing (the general kernel: one, of every 32nd pair).
-template <int kDim>
+template <int kDim, int kPairs>
 __device__ void normalise(const Pairs<kDim>& pairs, float eps, const float (&weight_a)[kPairs],
                           const float (&weight_b)[kPairs], float (&a)[kPairs], float (&b)[kPairs]) {
   constexpr int kChain = Pairs<kDim>::kChain, kChains = kPairs / kChain;
@@ -140,6 +152,7 @@ __device__ void normalise(const Pairs<kDim>& pairs, float eps, const float (&wei
 // Where a row's K and V go, and the angles of its position.
 template <int kDim>
 struct RowPlace {
+  static constexpr int kPairs = Pairs<kDim>::kPairs;
   int in_page;
   uint8_t* block;
   float cos[kPairs], sin[kPairs];
@@ -162,7 +175,7 @@ struct RowPlace {
 // depends on the row and head_dim alone. kCodes: K and V are stored as e4m3.
 template <int kDim, int kRounds, bool kCodes>
 __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
-  constexpr int kBeside = Pairs<kDim>::kBeside, kHeads = kRounds * kBeside;
+  constexpr int kBeside = Pairs<kDim>::kBeside, kHeads = kRounds * kBeside, kPairs = Pairs<kDim>::kPairs;
   const int kv_heads = args.kv.kv_heads;
   const int q_groups = (args.heads + kHeads - 1) / kHeads, kv_groups = (kv_heads + kHeads - 1) / kHeads;
   const int row = static_cast<int>(blockIdx.x), group = static_cast<int>(blockIdx.y) * kWarps + threadIdx.x / 32;
@@ -187,12 +200,18 @@ __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
     pairs.load(norm, weight_a);
     pairs.load(norm + pairs.half, weight_b);
   }
+  const bool v_norm = is_v && args.v_norm;
+  if (v_norm) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) weight_a[i] = weight_b[i] = 1.0f;
+  }
   RowPlace<kDim> place;
   if (args.rows_ready) place.read(args, pairs, row, is_q, is_v);
   cuda::wait_for_predecessors();
   // Not earlier: attention and rows_ready require that kernels older than this one have ended when they start.
   cuda::launch_dependents();
-  const int before = is_q ? 0 : args.heads + layer * 2 * kv_heads + (is_v ? kv_heads : 0);
+  const int sources = args.v_from_k ? kv_heads : 2 * kv_heads;  // heads of a layer in qkv
+  const int before = is_q ? 0 : args.heads + layer * sources + (is_v ? sources - kv_heads : 0);
   const float* x = args.qkv + row * args.qkv_stride + before * d;
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
@@ -214,7 +233,7 @@ __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
     const int head = first + round * kBeside;
-    if (norm != nullptr) normalise(pairs, args.eps, weight_a, weight_b, a[round], b[round]);  // by all lanes
+    if (norm != nullptr || v_norm) normalise(pairs, args.eps, weight_a, weight_b, a[round], b[round]);  // by all lanes
     if (head >= heads) continue;
     if (!is_v) {
 #pragma unroll
@@ -292,6 +311,8 @@ void launch_any(Stream& stream, const WriteArgs& args) {
       return launch_write<128, kCodes>(stream, args);
     case 256:
       return launch_write<256, kCodes>(stream, args);
+    case 512:
+      return launch_write<512, kCodes>(stream, args);
     default:
       return launch_write<0, 1, kCodes>(stream, args);
   }
@@ -311,6 +332,8 @@ void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const
   a.q_norm = floats(args.q_norm);
   a.k_norm = floats(args.k_norm);
   a.eps = args.eps;
+  a.v_norm = args.v_norm;
+  a.v_from_k = args.v_from_k;
   a.cos = floats(args.rope.cos);
   a.sin = floats(args.rope.sin);
   a.rope_limit = static_cast<int>(args.rope.cos.dim(0));

@@ -34,7 +34,8 @@ TEST(WriteQkvCuda, CodesRoundAsOnTheCpu) {
 TEST(WriteQkvCuda, ManyRowsGiveTheBitsOfFew) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   constexpr int kRows = 180, kPiece = 60;
-  for (const auto& [dtype, head_dim] : {std::pair{DType::kBF16, 128}, {DType::kBF16, 256}, {DType::kF8E4M3, 128}}) {
+  for (const auto& [dtype, head_dim] :
+       {std::pair{DType::kBF16, 128}, {DType::kBF16, 256}, {DType::kBF16, 512}, {DType::kF8E4M3, 128}}) {
     const CacheConfig config{.dtype = dtype, .head_dim = head_dim, .heads = 29, .kv_heads = 7};
     TestCache whole(device, config, kv_element_bytes), cut(device, config, kv_element_bytes);
     const auto q = whole.write({{0, 0, kRows}, {1, 0, kRows}, {2, 0, kRows}});
@@ -52,7 +53,7 @@ TEST(WriteQkvCuda, ManyRowsGiveTheBitsOfFew) {
 TEST(WriteQkvCuda, TouchesItsPositionsOnly) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (DType dtype : {DType::kBF16, DType::kF8E4M3}) {
-    for (int head_dim : {64, 80, 128, 256}) {
+    for (int head_dim : {64, 80, 128, 256, 512}) {
       TestCache cache(device, {.dtype = dtype, .head_dim = head_dim, .heads = 0, .norm = false}, kv_element_bytes);
       cache.fill_input(1.0f);
       cache.write({{0, 3, 21}, {2, 64, 65}});

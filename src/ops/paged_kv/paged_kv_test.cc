@@ -38,10 +38,20 @@ void expect_oracle(Device& device, const CacheConfig& config) {
 DEVICE_TEST(WriteQkv, MatchesTheOracle) {
   DEVICE_UNDER_TEST;
   for (DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
-    for (int head_dim : {16, 32, 64, 80, 128, 256}) {
+    for (int head_dim : {16, 32, 64, 80, 128, 256, 320, 512}) {
       for (bool norm : {true, false}) expect_oracle(device, {.dtype = dtype, .head_dim = head_dim, .norm = norm});
     }
+    for (int head_dim : {64, 80, 512}) {
+      for (bool v_from_k : {false, true}) {
+        const CacheConfig normed{.dtype = dtype, .head_dim = head_dim, .v_norm = true, .v_from_k = v_from_k};
+        expect_oracle(device, normed);
+        CacheConfig injected = normed;
+        injected.heads = 0, injected.layers = 3, injected.bias = true;
+        expect_oracle(device, injected);
+      }
+    }
     expect_oracle(device, {.dtype = dtype, .heads = 0});
+    expect_oracle(device, {.dtype = dtype, .bias = true, .v_from_k = true});
     expect_oracle(device, {.dtype = dtype, .bias = true});
     expect_oracle(device, {.dtype = dtype, .head_dim = 80, .heads = 3, .kv_heads = 3, .norm = false, .bias = true});
     for (int head_dim : {32, 128}) {
@@ -81,7 +91,7 @@ void expect_pieces(Device& device, const CacheConfig& config, Device& other) {
 DEVICE_TEST(WriteQkv, PiecesAndPagesChangeNothing) {
   DEVICE_UNDER_TEST;
   for (DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
-    for (int head_dim : {64, 80, 128, 256}) expect_pieces(device, {.dtype = dtype, .head_dim = head_dim}, device);
+    for (int head_dim : {64, 80, 128, 256, 512}) expect_pieces(device, {.dtype = dtype, .head_dim = head_dim}, device);
   }
 }
 

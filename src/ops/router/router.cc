@@ -74,7 +74,9 @@ void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const 
     VOLLEY_CHECK(call.logits.shape[0] == rows && call.logits.shape[1] == rule.experts);
   }
   VOLLEY_CHECK(call.row_slots.data == nullptr || is_rows(call.row_slots, DType::kI32, rows));
-  VOLLEY_CHECK(call.logit_bias.data == nullptr || is_rows(call.logit_bias, DType::kF32, rule.experts));
+  for (const TensorView& of_experts : {call.logit_bias, call.expert_scale}) {
+    VOLLEY_CHECK(of_experts.data == nullptr || is_rows(of_experts, DType::kF32, rule.experts));
+  }
   VOLLEY_CHECK(call.choice_bias.data == nullptr ||
                (rule.score == RouterScore::kSigmoid && is_rows(call.choice_bias, DType::kF32, rule.experts)));
   VOLLEY_CHECK(call.zeroed.data == nullptr || call.zeroed.dtype == DType::kI32);

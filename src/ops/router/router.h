@@ -83,6 +83,7 @@ struct RouteCall {
   TensorView logits;          // [rows, experts] fp32: products of the router's matrix. Simulated: may be a null view
   TensorView logit_bias;      // [experts] fp32, added to logits; or a null view
   TensorView choice_bias;     // kSigmoid: [experts] fp32, added to scores to choose, not to weigh; or a null view
+  TensorView expert_scale;    // [experts] fp32: a last factor on an expert's weights; or a null view
   TensorView row_slots;       // [rows] int32; or a null view: no row is left out
   int32_t skipped_slot = -1;  // rows of this slot are left out: they touch no expert
   SimulatedRouting simulated;

@@ -62,7 +62,7 @@ float sum_of_exponentials(const float* logits, int32_t count, float highest) {
   return sum;
 }
 
-void weigh(const RouterRule& rule, Row& row) {
+void weigh(const RouterRule& rule, const float* expert_scale, Row& row) {
   const float highest = row.scores[row.experts[0]];  // kSoftmax: the highest of all logits
   float sum = 0;
   for (int32_t s = 0; s < rule.top_k; ++s) {
@@ -76,16 +76,19 @@ void weigh(const RouterRule& rule, Row& row) {
   } else if (rule.score == RouterScore::kSoftmax) {
     divisor = sum_of_exponentials(row.scores, rule.experts, highest);
   }
-  for (int32_t s = 0; s < rule.top_k; ++s) row.weights[s] = row.weights[s] / divisor * rule.scaling;
+  for (int32_t s = 0; s < rule.top_k; ++s) {
+    row.weights[s] = row.weights[s] / divisor * rule.scaling;
+    if (expert_scale != nullptr) row.weights[s] *= expert_scale[row.experts[s]];
+  }
 }
 
-void choose(const RouterRule& rule, Row& row) {
+void choose(const RouterRule& rule, const RouteCall& call, Row& row) {
   for (int32_t s = 0; s < rule.top_k; ++s) {
     const auto best = std::max_element(row.order, row.order + rule.experts) - row.order;  // the first of equal ones
     row.experts[s] = static_cast<int32_t>(best);
     row.order[best] = 0;
   }
-  weigh(rule, row);
+  weigh(rule, call.expert_scale.data == nullptr ? nullptr : call.expert_scale.as<float>(), row);
 }
 
 void route_row(const RouterRule& rule, const RouteCall& call, int64_t r, const Routing& out) {
@@ -103,7 +106,7 @@ void route_row(const RouterRule& rule, const RouteCall& call, int64_t r, const R
     std::fill_n(row.weights, rule.top_k, rule.scaling / static_cast<float>(rule.top_k));
   } else {
     score(rule, call, call.logits.as<float>() + r * rule.experts, row);
-    choose(rule, row);
+    choose(rule, call, row);
   }
   for (int32_t s = 0; s < rule.top_k; ++s) {
     experts[s] = rule.own_number(row.experts[s]);

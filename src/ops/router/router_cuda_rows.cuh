@@ -16,6 +16,7 @@ struct RouteArgs {
   const float* logits = nullptr;
   const float* logit_bias = nullptr;
   const float* choice_bias = nullptr;
+  const float* expert_scale = nullptr;
   const int32_t* row_slots = nullptr;
   int32_t skipped_slot = -1;
   const int32_t* positions = nullptr;  // simulated
@@ -43,6 +44,7 @@ inline RouteArgs route_args(const RouterRule& rule, const RouteCall& call, const
   args.logits = data_of<float>(call.logits);
   args.logit_bias = data_of<float>(call.logit_bias);
   args.choice_bias = data_of<float>(call.choice_bias);
+  args.expert_scale = data_of<float>(call.expert_scale);
   args.row_slots = data_of<int32_t>(call.row_slots);
   args.skipped_slot = call.skipped_slot;
   args.positions = data_of<int32_t>(call.simulated.positions);
@@ -189,6 +191,7 @@ __device__ void choose(const RouteArgs& args, int64_t row, float* choice, int& e
     divisor = warp_sum(all);
   }
   weight = weight / divisor * rule.scaling;
+  if (args.expert_scale != nullptr && lane < rule.top_k) weight *= args.expert_scale[expert];
 }
 
 // simulated_experts(), by a warp: lane s < top_k ends with the expert of slot s.

@@ -113,8 +113,9 @@ void check_row(const RouterRule& rule, const RouterInputs& in, int64_t row, cons
     sum += s.weight[experts[i]];
   }
   for (int32_t i = 0; i < rule.top_k; ++i) {
-    const double want = s.weight[experts[i]] / (rule.renormalise ? sum : s.divisor) * rule.scaling;
-    ASSERT_NEAR(r.weights[row * rule.top_k + i], want, kClose * want) << "row " << row << " slot " << i;
+    const double factor = in.expert_scale.empty() ? 1.0 : in.expert_scale[experts[i]];
+    const double want = s.weight[experts[i]] / (rule.renormalise ? sum : s.divisor) * rule.scaling * factor;
+    ASSERT_NEAR(r.weights[row * rule.top_k + i], want, kClose * std::fabs(want)) << "row " << row << " slot " << i;
   }
 }
 
@@ -136,6 +137,7 @@ RouterInputs random_inputs(const RouterRule& rule, int64_t rows, uint32_t seed) 
   in.logits = normal_values(rows * rule.experts, seed);
   in.logit_bias = normal_values(rule.experts, seed + 1);
   if (rule.score == RouterScore::kSigmoid) in.choice_bias = normal_values(rule.experts, seed + 2);
+  if (rows % 2 == 0) in.expert_scale = normal_values(rule.experts, seed + 3);
   return in;
 }
 

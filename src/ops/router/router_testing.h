@@ -18,7 +18,7 @@ struct Routed {
 
 // The inputs, in host memory; an empty one is a null view.
 struct RouterInputs {
-  std::vector<float> logits = {}, logit_bias = {}, choice_bias = {};
+  std::vector<float> logits = {}, logit_bias = {}, choice_bias = {}, expert_scale = {};
   std::vector<int32_t> row_slots = {}, positions = {};
   int32_t skipped_slot = -1;
   uint32_t seed = 0, layer = 0;
@@ -39,6 +39,7 @@ class RouterWorld {
     call_.logits = put<float>(in.logits, DType::kF32, {rows, rule.experts});
     call_.logit_bias = put<float>(in.logit_bias, DType::kF32, {rule.experts});
     call_.choice_bias = put<float>(in.choice_bias, DType::kF32, {rule.experts});
+    call_.expert_scale = put<float>(in.expert_scale, DType::kF32, {rule.experts});
     call_.row_slots = put<int32_t>(in.row_slots, DType::kI32, {rows});
     call_.skipped_slot = in.skipped_slot;
     call_.simulated = {put<int32_t>(in.positions, DType::kI32, {rows}), in.seed, in.layer};

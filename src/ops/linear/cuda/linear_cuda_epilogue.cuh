@@ -44,9 +44,6 @@ __device__ inline float sigmoid_quickly(float g) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
   return r;
 }
-__device__ inline float silu_quickly(float g) {
-  return g * sigmoid_quickly(g);
-}
 
 // silu(gate) * up, or gelu(gate) * up. A result that is about to be rounded to bf16 takes the quick exponential and
 // reciprocal: with the exact ones, 128 rows of this cost six microseconds a tile.
