@@ -12,13 +12,12 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, RepetitionPenaltyLogitsProcessor
+from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, Qwen3Config,
+                          RepetitionPenaltyLogitsProcessor)
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next
-from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
-from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
 import dflash_reference
 
@@ -604,70 +603,159 @@ def make_target(index, name):
     write_tensors(folder / "expected", expected)
 
 
-# Where pictures lie in the prompt of the model that sees: their first tokens, and their rows and columns of tokens.
-PICTURES = ((5, 3, 4), (19, 2, 5))
+VISION = {"depth": 3, "hidden_size": 48, "intermediate_size": 56, "num_heads": 2, "in_channels": 3, "patch_size": 4,
+          "temporal_patch_size": 2, "spatial_merge_size": 2, "num_position_embeddings": 25,
+          "hidden_act": "gelu_pytorch_tanh"}
+SEEN_TOKENS = {"image_token_id": 7, "video_token_id": 8, "vision_start_token_id": 9, "vision_end_token_id": 10}
+AXES = {"rope_theta": None, "use_sliding_window": None, "rope_parameters": {
+    "rope_type": "default", "rope_theta": 50000.0, "mrope_interleaved": True, "mrope_section": [6, 5, 5]}}
+PART_AXES = {**AXES, "rope_parameters": {
+    **AXES["rope_parameters"], "partial_rotary_factor": 0.5, "mrope_section": [3, 3, 2]}}
+# Architecture, text and what DeepStack takes of each tiny model that sees.
+SEEN = {
+    "qwen3_vl": ("Qwen3VLForConditionalGeneration", base_config(
+        48, 4, 2, 32, 64, 90, 4, False, **{**AXES, "model_type": "qwen3_vl_text"}), [0, 1]),
+    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", moe(
+        40, 4, 2, 32, 56, 88, 3, False, experts=6, chosen=2, inner=24, **{**AXES, "model_type": "qwen3_vl_moe_text"}),
+        [1]),
+    "qwen3_5": ("Qwen3_5ForConditionalGeneration", qwen3_5(
+        48, 3, 3, 32, 60, 77, 4, False, k_heads=2, v_heads=4, k_dim=16, v_dim=16,
+        full_attention_interval=2, **PART_AXES), []),
+    "qwen3_5_moe": ("Qwen3_5MoeForConditionalGeneration", qwen3_5_moe(
+        40, 2, 2, 32, None, 79, 4, True, k_heads=2, v_heads=4, k_dim=16, v_dim=16, experts=6, chosen=2, inner=24,
+        shared=24, full_attention_interval=2, **PART_AXES), []),
+}
+# Prompts: numbers of text tokens, and pictures' rows and columns of tokens. The last two are turns of one talk.
+TALKS = (((2, 3), 9), (7, (3, 1), 4, (1, 4), 2), (1, (2, 2), 3, (1, 1), 1, (3, 4), (4, 1), 2), (12, (5, 2)),
+         (12, (5, 2), 5, (2, 4), 3))
 
 
-def picture_positions(length):
-    """The positions of `length` tokens in time, height and width, [3, length]."""
-    positions, following = [], 0
-    for begin, rows, columns in (*PICTURES, (length, 0, 0)):
-        while len(positions) < begin:
-            positions.append((following,) * 3)
-            following += 1
-        positions += [(following, following + r, following + c) for r in range(rows) for c in range(columns)]
-        following += max(rows, columns)
-    return torch.tensor(positions).T
+def random_tower(vision, generator):
+    hidden, inner, out = (vision[f"{name}_size"] for name in ("hidden", "intermediate", "out_hidden"))
+    joined = hidden * vision["spatial_merge_size"] ** 2
+
+    def product(name, rows, columns, shape=()):
+        return {f"{name}.weight": (torch.randn(rows, columns, generator=generator) * columns**-0.5).reshape(
+            rows, *(shape or (columns,))), f"{name}.bias": 0.3 * torch.randn(rows, generator=generator)}
+
+    def norm(name, n):
+        return {f"{name}.weight": 1 + 0.3 * torch.randn(n, generator=generator),
+                f"{name}.bias": 0.3 * torch.randn(n, generator=generator)}
+
+    size = vision["patch_size"]
+    shape = (3, vision["temporal_patch_size"], size, size)
+    tensors = product("patch_embed.proj", hidden, 3 * vision["temporal_patch_size"] * size**2, shape)
+    tensors["pos_embed.weight"] = torch.randn(vision["num_position_embeddings"], hidden, generator=generator)
+    for i in range(vision["depth"]):
+        block = f"blocks.{i}."
+        tensors |= norm(block + "norm1", hidden) | norm(block + "norm2", hidden)
+        tensors |= product(block + "attn.qkv", 3 * hidden, hidden) | product(block + "attn.proj", hidden, hidden)
+        tensors |= product(block + "mlp.linear_fc1", inner, hidden) | product(block + "mlp.linear_fc2", hidden, inner)
+    mergers = {"merger.": hidden} | {
+        f"deepstack_merger_list.{i}.": joined for i in range(len(vision["deepstack_visual_indexes"]))}
+    for name, normed in mergers.items():
+        tensors |= norm(name + "norm", normed) | product(name + "linear_fc1", joined, joined)
+        tensors |= product(name + "linear_fc2", out, joined)
+    return tensors
+
+
+def patches_of(rgb, vision):
+    """[patches, values] of a picture [height, width, 3], and its grid, as transformers' processors order them."""
+    size, merge, frames = (vision[key] for key in ("patch_size", "spatial_merge_size", "temporal_patch_size"))
+    rows, columns = rgb.shape[0] // size, rgb.shape[1] // size
+    values = ((rgb.float() - 127.5) / 127.5).permute(2, 0, 1).expand(frames, 3, *rgb.shape[:2])
+    values = values.reshape(1, frames, 3, rows // merge, merge, size, columns // merge, merge, size)
+    values = values.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    return values.reshape(rows * columns, -1), (1, rows, columns)
+
+
+class Talk:
+    """Token ids and pictures, and what the model makes of them."""
+
+    def __init__(self, model, vision, parts, seed):
+        generator = torch.Generator().manual_seed(seed)
+        self.model, self.ids, self.pictures, pixels, grids = model, [], [], [], []
+        side = vision["patch_size"] * vision["spatial_merge_size"]
+        for part in parts:
+            if isinstance(part, int):
+                self.ids += torch.randint(11, model.config.text_config.vocab_size, (part,), generator=generator).tolist()
+                continue
+            rgb = torch.randint(256, (part[0] * side, part[1] * side, 3), generator=generator, dtype=torch.uint8)
+            self.ids.append(SEEN_TOKENS["vision_start_token_id"])
+            self.pictures.append((len(self.ids), rgb))
+            self.ids += [SEEN_TOKENS["image_token_id"]] * (part[0] * part[1]) + [SEEN_TOKENS["vision_end_token_id"]]
+            values, grid = patches_of(rgb, vision)
+            pixels.append(values)
+            grids.append(grid)
+        self.pixels, self.grids = torch.cat(pixels), torch.tensor(grids)
+
+    def logits(self, ids):
+        kinds = torch.tensor([[int(i == SEEN_TOKENS["image_token_id"]) for i in ids]])
+        return self.model(input_ids=torch.tensor([ids]), pixel_values=self.pixels, image_grid_thw=self.grids,
+                          mm_token_type_ids=kinds, use_cache=False).logits[0]
+
+    def answer(self):
+        ids, penalise = list(self.ids), RepetitionPenaltyLogitsProcessor(PENALTY)
+        while len(ids) < len(self.ids) + ANSWER:
+            scores = self.logits(ids)[-1:]
+            scores[:, list(SEEN_TOKENS.values())] = -100  # no text: Volley's requests give them a bias
+            best = penalise(torch.tensor([ids]), scores)[0].topk(2)
+            assert best.values[0] - best.values[1] > 1e-4, "the choice is too close to compare"
+            ids.append(int(best.indices[0]))
+        return ids[len(self.ids):]
+
+    def axes(self):
+        kinds = torch.tensor([[int(i == SEEN_TOKENS["image_token_id"]) for i in self.ids]])
+        positions, _ = self.model.model.get_rope_index(
+            torch.tensor([self.ids]), mm_token_type_ids=kinds, image_grid_thw=self.grids)
+        return positions[:, 0].T
+
+    def vectors(self):
+        out = self.model.model.get_image_features(self.pixels, self.grids, return_dict=True)
+        deep = [part for kind in getattr(out, "deepstack_features", None) or [] for part in kind]
+        return torch.cat([*out.pooler_output, *deep])
 
 
 @torch.no_grad()
-def make_seen():
-    """The text part of a Qwen3-VL, and what transformers makes of a prompt with two pictures whose vectors are random:
-    embeddings, and two that DeepStack adds."""
-    folder, hidden, vocab, deep = DATA / "seen" / "qwen3_vl", 48, 90, 2
-    generator = torch.Generator().manual_seed(4000)
-    text = base_config(hidden, 4, 2, 32, 64, vocab, 4, False, model_type="qwen3_vl_text", rope_theta=None,
-                       rope_parameters={"rope_type": "default", "rope_theta": 50000.0, "mrope_interleaved": True,
-                                        "mrope_section": [6, 5, 5]})
-    text = {key: value for key, value in text.items()
-            if value is not None and key not in ("architectures", "use_sliding_window")}
+def make_seen(name):
+    """A tiny random model that sees, and what transformers makes of prompts with pictures of odd sizes: the tower's
+    vectors, positions, logits and greedy answers."""
+    index = list(SEEN).index(name)
+    architecture, text, deep = SEEN[name]
+    folder, generator = DATA / "seen" / name, torch.Generator().manual_seed(4000 + index)
+    text = {key: value for key, value in text.items() if value is not None and key != "architectures"}
+    vision = {**VISION, "out_hidden_size": text["hidden_size"], "deepstack_visual_indexes": deep}
     tensors = random_layers(text, generator)
-    tensors["embed_tokens.weight"] = 0.5 * torch.randn(vocab, hidden, generator=generator)
-    tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}
-    head = (torch.randn(vocab, hidden, generator=generator) * hidden**-0.5).bfloat16()
-    model = Qwen3VLTextModel._from_config(Qwen3VLTextConfig(**text), attn_implementation="eager").eval().float()
-    model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
-    ids = torch.randint(vocab, (POSITIONS,), generator=generator).tolist()
-    places = [begin + i for begin, rows, columns in PICTURES for i in range(rows * columns)]
-    vectors = torch.randn(1 + deep, len(places), hidden, generator=generator)
-
-    def logits_of(ids):
-        embeddings = model.embed_tokens(torch.tensor([ids]))
-        embeddings[0, places] = vectors[0]
-        seen = torch.zeros(1, len(ids), dtype=torch.bool)
-        seen[0, places] = True
-        out = model(inputs_embeds=embeddings, position_ids=picture_positions(len(ids))[:, None], use_cache=False,
-                    visual_pos_masks=seen, deepstack_visual_embeds=list(vectors[1:]))
-        return torch.nn.functional.linear(out.last_hidden_state[0], head.float())
-
-    logits, answer = logits_of(ids), list(ids)
-    penalise = RepetitionPenaltyLogitsProcessor(PENALTY)
-    while len(answer) < len(ids) + ANSWER:
-        best = penalise(torch.tensor([answer]), logits_of(answer)[-1:])[0].topk(2)
-        assert best.values[0] - best.values[1] > 1e-4, "the choice is too close to compare"
-        answer.append(int(best.indices[0]))
-    assert len(set(answer[len(ids):])) > 8, "the answer is too monotonous to show anything"
-    write_tensors(folder, {**{f"model.language_model.{name}": tensor for name, tensor in tensors.items()},
-                           "lm_head.weight": head,
-                           "model.visual.merger.norm.weight": torch.ones(16, dtype=torch.bfloat16)})
+    tensors["embed_tokens.weight"] = 0.5 * torch.randn(text["vocab_size"], text["hidden_size"], generator=generator)
+    if "num_experts" in text:
+        tensors = stack_experts(tensors, text["num_hidden_layers"], text["num_experts"])
+    if name == "qwen3_vl_moe":  # whose files hold them transposed
+        tensors = {n: t.transpose(1, 2) if ".experts." in n else t for n, t in tensors.items()}
+    tensors = {f"model.language_model.{n}": t for n, t in tensors.items()}
+    tensors |= {f"model.visual.{n}": t for n, t in random_tower(vision, generator).items()}
+    if not text["tie_word_embeddings"]:
+        tensors["lm_head.weight"] = torch.randn(
+            text["vocab_size"], text["hidden_size"], generator=generator) * text["hidden_size"]**-0.5
+    write_tensors(folder, {n: t.bfloat16() for n, t in tensors.items()})
     write_json(folder / "config.json", {
-        "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "text_config": text,
-        "vision_config": {"depth": 3, "hidden_size": 16, "deepstack_visual_indexes": list(range(deep))},
-        "image_token_id": 7, "video_token_id": 8, "vision_start_token_id": 9, "vision_end_token_id": 10,
-        "tie_word_embeddings": False})
-    write_tensors(folder / "expected", {
-        "prompt_ids": torch.tensor(ids).float(), "axes": picture_positions(POSITIONS).T.float().contiguous(),
-        "vectors": vectors.reshape(-1, hidden), "logits": logits, "greedy_ids": torch.tensor(answer[len(ids):]).float()})
+        "architectures": [architecture], "model_type": text["model_type"].removesuffix("_text"), "text_config": text,
+        "vision_config": vision, **SEEN_TOKENS, "tie_word_embeddings": text["tie_word_embeddings"],
+        "torch_dtype": "bfloat16"})
+    side = vision["patch_size"] * vision["spatial_merge_size"]
+    write_json(folder / "preprocessor_config.json", {
+        "size": {"shortest_edge": side**2, "longest_edge": 64 * side**2}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3})
+    choose_delta_rule(chunked=False)
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    expected = {}
+    for i, parts in enumerate(TALKS):
+        talk = Talk(model, vision, parts, 5000 + min(i, 3))
+        places = [(begin, rgb.shape[1], rgb.shape[0]) for begin, rgb in talk.pictures]
+        expected |= {f"{key}.{i}": torch.as_tensor(value).float().contiguous() for key, value in {
+            "prompt_ids": talk.ids, "pictures": places, "rgb": torch.cat([rgb.flatten() for _, rgb in talk.pictures]),
+            "vectors": talk.vectors(), "axes": talk.axes(), "logits": talk.logits(talk.ids),
+            "greedy_ids": talk.answer()}.items()}
+        expected[f"sizes.{i}"] = torch.tensor([float(len(talk.ids)), float(len(places))])
+    write_tensors(folder / "expected", expected)
 
 
 def read_target(name):
@@ -791,7 +879,7 @@ def main():
     jobs = {f"targets/{name}": lambda i=i, name=name: make_target(i, name) for i, name in enumerate(TARGETS)}
     jobs |= {f"drafters/{name}": lambda i=i, name=name: make_drafter(i, name) for i, name in enumerate(DRAFTERS)}
     jobs |= {f"rope/{name}": lambda name=name: make_rope(name) for name in ROPES}
-    jobs["seen"] = make_seen
+    jobs |= {f"seen/{name}": lambda name=name: make_seen(name) for name in SEEN}
     jobs["pocket"] = make_pocket
     for name, job in jobs.items():
         if options.all or name in options.names or not (options.names or (DATA / name).exists()):

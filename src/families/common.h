@@ -36,6 +36,11 @@ Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& fa
 using ReadText = std::function<Result<TargetConfig>(const ConfigFields& text)>;
 Result<TargetConfig> read_text_part(const ConfigFields& config, const ReadText& read);
 
+// Reads Decoder::tower from that file, or says in `target` why it is not built.
+void read_tower(const ConfigFields& config, const ConfigFields& vision, TargetConfig& target);
+// The rest of its rules: DIR/preprocessor_config.json, or the defaults of transformers.
+Status read_picture_rules(const std::string& dir, PictureRules& rules);
+
 // A target with that decoder.
 TargetConfig target_of(DenseConfig dense);
 

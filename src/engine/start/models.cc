@@ -24,6 +24,7 @@ namespace {
 constexpr int32_t kDefaultSlots = 32, kDefaultGpuSlots = 128;
 constexpr int32_t kDefaultPrefillChunk = 512, kDefaultGpuPrefillChunk = 2048;
 constexpr int32_t kDefaultPageSize = 16, kDefaultGpuPageSize = 64;
+constexpr int64_t kDefaultCpuPixels = 1 << 20;
 constexpr int kDefaultTargetStepMs = 500, kDefaultGpuTargetStepMs = 50;
 
 Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineOptions& options, const std::string& dir,
@@ -35,6 +36,26 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineO
   VOLLEY_ASSIGN(auto files,
                 weights::open_checkpoint(dir, options.mmap ? weights::FileAccess::kMap : weights::FileAccess::kRead));
   return weights::with_names(std::move(files), names);
+}
+
+// Larger pictures than these are made smaller before they come here.
+void limit_pictures(const EngineOptions& options, ResolvedModels& models) {
+  std::optional<model::TowerSpec>& tower = models.target.decoder.tower;
+  if (options.language_model_only && tower) {
+    tower.reset();
+    models.target.names.skipped.push_back({"visual.", "vision"});
+  }
+  if (const std::string& why = models.target.no_pictures; !why.empty() && !options.language_model_only) {
+    models.warnings.push_back("Pictures are refused: " + why);
+  }
+  if (!tower) return;
+  PictureRules& rules = tower->rules;
+  const int64_t square = int64_t{rules.token_side()} * rules.token_side();
+  int64_t most = models.device.kind == DeviceKind::kCpu ? kDefaultCpuPixels : rules.max_pixels;
+  if (options.max_picture_pixels > 0) most = options.max_picture_pixels;
+  most = std::min(most, (int64_t{models.max_model_len} - 1) * square);
+  rules.max_pixels = std::max(std::min(rules.max_pixels, most) / square, int64_t{1}) * square;
+  rules.min_pixels = std::min(rules.min_pixels, rules.max_pixels);
 }
 
 Status open_checkpoints(const EngineOptions& options, ResolvedModels& models) {
@@ -49,7 +70,10 @@ Status open_checkpoints(const EngineOptions& options, ResolvedModels& models) {
                   model::settle_output_head(*models.target_checkpoint, models.target.decoder));
     if (head) models.warnings.push_back(*std::move(head));
   }
-  VOLLEY_RETURN_IF_ERROR(check(*models.target_checkpoint, model::params(models.target.decoder)));
+  std::optional<model::TowerSpec>& tower = models.target.decoder.tower;
+  const auto sees = [](const std::string& name) { return name.starts_with("visual."); };
+  if (tower && !options.dummy_weights && std::ranges::none_of(models.target_checkpoint->names(), sees)) tower.reset();
+  VOLLEY_RETURN_IF_ERROR(check(*models.target_checkpoint, model::params_with_tower(models.target.decoder)));
   const std::vector<std::string> dirs = draft_dirs(options);
   for (size_t i = 0; i < models.drafters.size(); ++i) {
     ResolvedDrafter& drafter = models.drafters[i];
@@ -391,7 +415,9 @@ model::Decoder target_of_rank(const ResolvedModels& models, int rank) {
 }
 
 std::vector<model::Param> target_params(const ResolvedModels& models, int rank) {
-  std::vector<model::Param> params = model::shard(model::params(models.target.decoder), rank, models.ranks);
+  const model::Decoder& target = models.target.decoder;
+  std::vector<model::Param> params =
+      model::shard(rank == 0 ? model::params_with_tower(target) : model::params(target), rank, models.ranks);
   if (!models.keeps_own_experts()) return params;
   return model::keep_experts_of(std::move(params), models.expert_replica, models.expert_replicas);
 }
@@ -419,6 +445,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica,
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
   VOLLEY_RETURN_IF_ERROR(check_ranks(models));
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
+  limit_pictures(options, models);
   VOLLEY_RETURN_IF_ERROR(open_checkpoints(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_numerics(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_attention(options, models));
