@@ -268,6 +268,7 @@ void TowerPass::upload(const PictureView& picture) {
 
 void TowerPass::run(int32_t begin, int32_t end, Arena& scratch) {
   VOLLEY_CHECK(units_ && begin == next_ && begin < end && end <= units_->count());
+  if (pieces_used_ > 0) pieces_[pieces_used_ - 1].end->wait();
   if (pieces_used_ == pieces_.size()) pieces_.push_back({device_.make_fence(), device_.make_fence()});
   const Piece& piece = pieces_[pieces_used_++];
   piece.begin->set();
@@ -372,8 +373,8 @@ void TowerPass::embed(int64_t first, int64_t rows, Arena& scratch) {
   const TensorView pixels(input_.data(), DType::kU8, {grid_.patches() * rules.patch_size * rules.patch_size * 3});
   const TensorView patches = scratch.take(activation(), {rows, spec.patch_values()}), x = residual(first, rows);
   ops::take_patches(stream, pixels, grid_, values, first, patches);
-  ops::linear(stream, tower_.patch_.weight, patches, x, {ops::EndKind::kStore, tower_.patch_.bias.view}, scratch);
-  ops::add_places(stream, tower_.places_.view, spec.side, grid_, first, x);
+  ops::linear(stream, tower_.patch_.weight, patches, x, {}, scratch);
+  ops::add_places(stream, tower_.patch_.bias.view, tower_.places_.view, spec.side, grid_, first, x);
   const ops::RopeTables all = tables(angles_, grid_.patches());
   const TensorView axes = numbers(at_.axes, grid_.patches() * ops::kRopeAxes);
   ops::take_rope_angles(stream, tables(edge_angles_, spec.most_patches() / rules.merge_size),
@@ -389,10 +390,10 @@ void TowerPass::project(const Tower::Layer& layer, int64_t first, int64_t n, Are
   const TensorView h = scratch.take(activation(), {n, spec.hidden});
   ops::layer_norm(stream, residual(first, n), layer.norm1.weight.view, layer.norm1.bias.view, spec.norm_eps, h);
   const TensorView narrow = scratch.take(DType::kF32, {n, 3 * int64_t{spec.hidden}});
-  ops::linear(stream, layer.qkv.weight, h, narrow, {ops::EndKind::kStore, layer.qkv.bias.view}, scratch);
+  ops::linear(stream, layer.qkv.weight, h, narrow, {}, scratch);
   ops::QkvWrite write;
   write.qkv = scratch.take(DType::kF32, {n, 3 * heads * room});
-  ops::widen_heads(stream, narrow, 3 * spec.heads, write.qkv);
+  ops::widen_heads(stream, narrow, layer.qkv.bias.view, 3 * spec.heads, write.qkv);
   write.heads = spec.heads;
   write.rope = tables(angles_, grid_.patches());
   write.kv = kv();
@@ -421,12 +422,13 @@ void TowerPass::attend(const Tower::Layer& layer, int64_t first, int64_t n, Aren
     ops::attention(stream, rows, view, attention, scratch);
     ops::narrow_heads(stream, attention.out, heads, h);
   }
-  ops::linear(stream, layer.proj.weight, h, x, {ops::EndKind::kAdd, layer.proj.bias.view}, scratch);
-  ops::layer_norm(stream, x, layer.norm2.weight.view, layer.norm2.bias.view, spec.norm_eps, h);
+  ops::linear(stream, layer.proj.weight, h, x, {ops::EndKind::kAdd}, scratch);
+  ops::layer_norm(stream, x, layer.norm2.weight.view, layer.norm2.bias.view, spec.norm_eps, h,
+                  {layer.proj.bias.view, layer.fc2.bias.view});
   const TensorView inner = scratch.take(activation(), {n, spec.inner});
-  ops::linear(stream, layer.fc1.weight, h, inner, {ops::EndKind::kStore, layer.fc1.bias.view}, scratch);
-  ops::gelu(stream, inner, true);
-  ops::linear(stream, layer.fc2.weight, inner, x, {ops::EndKind::kAdd, layer.fc2.bias.view}, scratch);
+  ops::linear(stream, layer.fc1.weight, h, inner, {}, scratch);
+  ops::gelu(stream, inner, layer.fc1.bias.view, true);
+  ops::linear(stream, layer.fc2.weight, inner, x, {ops::EndKind::kAdd}, scratch);
 }
 
 void TowerPass::merge(const Tower::Merger& merger, int64_t kind, int64_t first, int64_t n, Arena& scratch) {
@@ -442,8 +444,8 @@ void TowerPass::merge(const Tower::Merger& merger, int64_t kind, int64_t first, 
   }
   ops::layer_norm(stream, x, merger.norm.weight.view, merger.norm.bias.view, spec.norm_eps, normed);
   const TensorView inner = scratch.take(activation(), {tokens, width});
-  ops::linear(stream, merger.fc1.weight, joined, inner, {ops::EndKind::kStore, merger.fc1.bias.view}, scratch);
-  ops::gelu(stream, inner, false);
+  ops::linear(stream, merger.fc1.weight, joined, inner, {}, scratch);
+  ops::gelu(stream, inner, merger.fc1.bias.view, false);
   const TensorView out = out_.view(DType::kF32, {spec.kinds() * all, spec.out});
   ops::linear(stream, merger.fc2.weight, inner, out.rows(kind * all + first / spec.merged(), tokens),
               {ops::EndKind::kStore, merger.fc2.bias.view}, scratch);

@@ -15,6 +15,10 @@ void check_rows(const PatchGrid& grid, int64_t first, const TensorView& rows) {
   VOLLEY_CHECK(rows.rank == 2 && first >= 0 && first + rows.dim(0) <= grid.patches());
 }
 
+void check_vector(const TensorView& vector, int64_t n) {
+  VOLLEY_CHECK(vector.dtype == DType::kF32 && vector.count() == n);
+}
+
 }  // namespace
 
 void take_patches(Stream& stream, TensorView pixels, const PatchGrid& grid, const PatchValues& values, int64_t first,
@@ -26,37 +30,50 @@ void take_patches(Stream& stream, TensorView pixels, const PatchGrid& grid, cons
   if (y.count() > 0) kernels_on<VisionKernels>(stream).take_patches(stream, pixels, grid, values, first, y);
 }
 
-void add_places(Stream& stream, TensorView table, int32_t side, const PatchGrid& grid, int64_t first, TensorView x) {
+void add_places(Stream& stream, TensorView bias, TensorView table, int32_t side, const PatchGrid& grid, int64_t first,
+                TensorView x) {
+  check_vector(bias, x.dim(1));
   check_rows(grid, first, x);
   VOLLEY_CHECK(side > 0 && table.dtype == DType::kF32 && table.count() == int64_t{side} * side * x.dim(1));
   VOLLEY_CHECK(x.dtype == DType::kF32);
-  if (x.count() > 0) kernels_on<VisionKernels>(stream).add_places(stream, table, side, grid, first, x);
+  if (x.count() > 0) kernels_on<VisionKernels>(stream).add_places(stream, bias, table, side, grid, first, x);
 }
 
 void layer_norm(Stream& stream, TensorView x, TensorView weight, TensorView bias, float eps, TensorView y) {
+  layer_norm(stream, x, weight, bias, eps, y, {});
+}
+
+void layer_norm(Stream& stream, TensorView x, TensorView weight, TensorView bias, float eps, TensorView y,
+                const BiasesAround& around) {
   VOLLEY_CHECK(x.rank == 2 && y.rank == 2 && x.dtype == DType::kF32 && is_float(y) && x.data != y.data);
   VOLLEY_CHECK(x.dim(0) == y.dim(0) && x.dim(1) == y.dim(1));
-  for (const TensorView* vector : {&weight, &bias}) {
-    VOLLEY_CHECK(vector->dtype == DType::kF32 && vector->count() == x.dim(1));
+  check_vector(weight, x.dim(1));
+  check_vector(bias, x.dim(1));
+  VOLLEY_CHECK((around.before.data == nullptr) == (around.after.data == nullptr));
+  if (around.before.data != nullptr) {
+    check_vector(around.before, x.dim(1));
+    check_vector(around.after, x.dim(1));
   }
-  if (x.count() > 0) kernels_on<VisionKernels>(stream).layer_norm(stream, x, weight, bias, eps, y);
+  if (x.count() > 0) kernels_on<VisionKernels>(stream).layer_norm(stream, x, weight, bias, eps, y, around);
 }
 
-void gelu(Stream& stream, TensorView x, bool by_tanh) {
+void gelu(Stream& stream, TensorView x, TensorView bias, bool by_tanh) {
   VOLLEY_CHECK(x.rank == 2 && is_float(x));
-  if (x.count() > 0) kernels_on<VisionKernels>(stream).gelu(stream, x, by_tanh);
+  check_vector(bias, x.dim(1));
+  if (x.count() > 0) kernels_on<VisionKernels>(stream).gelu(stream, x, bias, by_tanh);
 }
 
-void widen_heads(Stream& stream, TensorView narrow, int32_t heads, TensorView wide) {
+void widen_heads(Stream& stream, TensorView narrow, TensorView bias, int32_t heads, TensorView wide) {
+  check_vector(bias, narrow.dim(1));
   VOLLEY_CHECK(narrow.dtype == DType::kF32 && wide.dtype == DType::kF32 && narrow.dim(0) == wide.dim(0));
   VOLLEY_CHECK(narrow.dim(1) % (2 * heads) == 0 && wide.dim(1) % (2 * heads) == 0 && narrow.dim(1) <= wide.dim(1));
-  if (wide.count() > 0) kernels_on<VisionKernels>(stream).move_heads(stream, narrow, heads, wide);
+  if (wide.count() > 0) kernels_on<VisionKernels>(stream).move_heads(stream, narrow, bias, heads, wide);
 }
 
 void narrow_heads(Stream& stream, TensorView wide, int32_t heads, TensorView narrow) {
   VOLLEY_CHECK(is_float(wide) && narrow.dtype == wide.dtype && narrow.dim(0) == wide.dim(0));
   VOLLEY_CHECK(narrow.dim(1) % (2 * heads) == 0 && wide.dim(1) % (2 * heads) == 0 && narrow.dim(1) <= wide.dim(1));
-  if (narrow.count() > 0) kernels_on<VisionKernels>(stream).move_heads(stream, wide, heads, narrow);
+  if (narrow.count() > 0) kernels_on<VisionKernels>(stream).move_heads(stream, wide, {}, heads, narrow);
 }
 
 }  // namespace volley::ops

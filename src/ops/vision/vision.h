@@ -41,23 +41,32 @@ struct PatchValues {
 void take_patches(Stream& stream, TensorView pixels, const PatchGrid& grid, const PatchValues& values, int64_t first,
                   TensorView y);
 
-// x[i] += the embedding of the place of patch `first + i`: bilinear in a table of side * side places whose corners are
-// the picture's. table: [side * side, h] fp32. x: [rows, h] fp32.
-void add_places(Stream& stream, TensorView table, int32_t side, const PatchGrid& grid, int64_t first, TensorView x);
+// Biases below are added here, because a product that adds none has faster kernels on a GPU. [h] or [n] fp32.
+
+// x[i] += bias, then the embedding of the place of patch `first + i`: bilinear in a table of side * side places whose
+// corners are the picture's. table: [side * side, h] fp32. x: [rows, h] fp32.
+void add_places(Stream& stream, TensorView bias, TensorView table, int32_t side, const PatchGrid& grid, int64_t first,
+                TensorView x);
 
 // LayerNorm (Ba et al., 2016, arXiv:1607.06450): y = (x - mean) / sqrt(variance + eps) * weight + bias. x: [rows, h]
 // fp32. weight, bias: [h] fp32. y: [rows, h], bf16 or fp32.
 void layer_norm(Stream& stream, TensorView x, TensorView weight, TensorView bias, float eps, TensorView y);
+// x += before; y = the norm of x; x += after: the biases of the product before and of the one that adds to x next.
+struct BiasesAround {
+  TensorView before, after;
+};
+void layer_norm(Stream& stream, TensorView x, TensorView weight, TensorView bias, float eps, TensorView y,
+                const BiasesAround& around);
 
-// x = gelu(x), in fp32, rounded once. By tanh: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)); else exact: x (1 +
+// x = gelu(x + bias), in fp32, rounded once. By tanh: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)); else exact: x (1 +
 // erf(x / sqrt(2))) / 2. x: [rows, n], bf16 or fp32.
-void gelu(Stream& stream, TensorView x, bool by_tanh);
+void gelu(Stream& stream, TensorView x, TensorView bias, bool by_tanh);
 
 // Heads of `dim` elements in room for heads of `room` (both even), which kernels of attention take: the first half of a
 // head begins its first half there, the second its second; the rest is zero. So element i still pairs with the one half
-// a head further. narrow: [rows, heads * dim]; wide: [rows, heads * room]; both fp32 for widen_heads(), both bf16 or
-// fp32 for narrow_heads().
-void widen_heads(Stream& stream, TensorView narrow, int32_t heads, TensorView wide);
+// a head further. narrow: [rows, heads * dim], to whose rows widen_heads() adds a bias; wide: [rows, heads * room];
+// both fp32 for widen_heads(), both bf16 or fp32 for narrow_heads().
+void widen_heads(Stream& stream, TensorView narrow, TensorView bias, int32_t heads, TensorView wide);
 void narrow_heads(Stream& stream, TensorView wide, int32_t heads, TensorView narrow);
 
 }  // namespace volley::ops

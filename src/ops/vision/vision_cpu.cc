@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numbers>
+#include <type_traits>
 
 #include "device/cpu/thread_pool.h"
 #include "ops/vision/vision_kernels.h"
@@ -59,8 +59,8 @@ void take_patches_cpu(Stream& stream, TensorView pixels, const PatchGrid& grid, 
   });
 }
 
-void add_places_cpu(Stream& stream, TensorView table, int32_t side, const PatchGrid& grid, int64_t first,
-                    TensorView x) {
+void add_places_cpu(Stream& stream, TensorView bias, TensorView table, int32_t side, const PatchGrid& grid,
+                    int64_t first, TensorView x) {
   const int64_t h = x.dim(1);
   for_patches(stream, x.dim(0), h, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -75,7 +75,8 @@ void add_places_cpu(Stream& stream, TensorView table, int32_t side, const PatchG
       const float down = row.high, right = column.high;
       const float wa = (1 - down) * (1 - right), wb = (1 - down) * right, wc = down * (1 - right), wd = down * right;
       float* to = x.as<float>() + i * h;
-      for (int64_t j = 0; j < h; ++j) to[j] += a[j] * wa + b[j] * wb + c[j] * wc + d[j] * wd;
+      const float* plus = bias.as<float>();
+      for (int64_t j = 0; j < h; ++j) to[j] = to[j] + plus[j] + (a[j] * wa + b[j] * wb + c[j] * wc + d[j] * wd);
     }
   });
 }
@@ -96,18 +97,25 @@ float sum_of(int64_t h, const F& term) {
   return sums[0];
 }
 
-void layer_norm_cpu(Stream& stream, TensorView x, TensorView weight, TensorView bias, float eps, TensorView y) {
+void layer_norm_cpu(Stream& stream, TensorView x, TensorView weight, TensorView bias, float eps, TensorView y,
+                    const BiasesAround& around) {
   const int64_t h = x.dim(1);
   const float *w = weight.as<float>(), *b = bias.as<float>();
   with_elements(y, [&]<typename T>(T*) {
     for_patches(stream, x.dim(0), h, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const float* from = x.as<float>() + i * h;
+        float* from = x.as<float>() + i * h;
         T* to = y.as<T>() + i * h;
+        const auto add = [&](const TensorView& vector) {
+          if (vector.data == nullptr) return;
+          for (int64_t j = 0; j < h; ++j) from[j] += vector.as<float>()[j];
+        };
+        add(around.before);
         const float mean = sum_of(h, [&](int64_t j) { return from[j]; }) / static_cast<float>(h);
         const float squares = sum_of(h, [&](int64_t j) { return (from[j] - mean) * (from[j] - mean); });
         const float scale = 1.0f / std::sqrt(squares / static_cast<float>(h) + eps);
         for (int64_t j = 0; j < h; ++j) put((from[j] - mean) * scale * w[j] + b[j], to[j]);
+        add(around.after);
       }
     });
   });
@@ -118,25 +126,34 @@ float gelu_of(float x, bool by_tanh) {
   return x / (1.0f + std::exp(-1.59576912f * x * (1.0f + 0.044715f * x * x)));
 }
 
-void gelu_cpu(Stream& stream, TensorView x, bool by_tanh) {
+void gelu_cpu(Stream& stream, TensorView x, TensorView bias, bool by_tanh) {
   const int64_t n = x.dim(1);
+  const float* plus = bias.as<float>();
   with_elements(x, [&]<typename T>(T*) {
     for_patches(stream, x.dim(0), n, [&](int64_t begin, int64_t end) {
-      T* values = x.as<T>();
-      for (int64_t i = begin * n; i < end * n; ++i) put(gelu_of(taken(values[i]), by_tanh), values[i]);
+      for (int64_t i = begin; i < end; ++i) {
+        T* row = x.as<T>() + i * n;
+        for (int64_t j = 0; j < n; ++j) put(gelu_of(taken(row[j]) + plus[j], by_tanh), row[j]);
+      }
     });
   });
 }
 
-void move_heads_cpu(Stream& stream, TensorView from, int32_t heads, TensorView to) {
-  const int64_t halves = 2 * heads, a = from.dim(1) / halves, b = to.dim(1) / halves;
-  const int64_t element = static_cast<int64_t>(dtype_size(from.dtype)), kept = std::min(a, b) * element;
-  for_patches(stream, to.dim(0), to.dim(1), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin * halves; i < end * halves; ++i) {
-      std::byte* half = static_cast<std::byte*>(to.data) + i * b * element;
-      std::memcpy(half, static_cast<const std::byte*>(from.data) + i * a * element, static_cast<size_t>(kept));
-      std::memset(half + kept, 0, static_cast<size_t>(b * element - kept));
-    }
+void move_heads_cpu(Stream& stream, TensorView from, TensorView bias, int32_t heads, TensorView to) {
+  const int64_t halves = 2 * heads, a = from.dim(1) / halves, b = to.dim(1) / halves, kept = std::min(a, b);
+  with_elements(to, [&]<typename T>(T*) {
+    for_patches(stream, to.dim(0), to.dim(1), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * halves; i < end * halves; ++i) {
+        T* half = to.as<T>() + i * b;
+        const T* source = from.as<T>() + i * a;
+        std::copy_n(source, kept, half);
+        std::fill_n(half + kept, b - kept, T());
+        if constexpr (std::is_same_v<T, float>) {
+          const float* plus = bias.data == nullptr ? nullptr : bias.as<float>() + i % halves * a;
+          for (int64_t j = 0; plus != nullptr && j < kept; ++j) half[j] += plus[j];
+        }
+      }
+    });
   });
 }
 

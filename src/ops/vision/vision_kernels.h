@@ -10,12 +10,14 @@ namespace volley::ops {
 struct VisionKernels {
   void (*take_patches)(Stream& stream, TensorView pixels, const PatchGrid& grid, const PatchValues& values,
                        int64_t first, TensorView y);
-  void (*add_places)(Stream& stream, TensorView table, int32_t side, const PatchGrid& grid, int64_t first,
-                     TensorView x);
-  void (*layer_norm)(Stream& stream, TensorView x, TensorView weight, TensorView bias, float eps, TensorView y);
-  void (*gelu)(Stream& stream, TensorView x, bool by_tanh);
+  void (*add_places)(Stream& stream, TensorView bias, TensorView table, int32_t side, const PatchGrid& grid,
+                     int64_t first, TensorView x);
+  void (*layer_norm)(Stream& stream, TensorView x, TensorView weight, TensorView bias, float eps, TensorView y,
+                     const BiasesAround& around);
+  void (*gelu)(Stream& stream, TensorView x, TensorView bias, bool by_tanh);
   // to, from: [rows, heads * width]; the halves of a head move, and what the wider has beyond the narrower is zero.
-  void (*move_heads)(Stream& stream, TensorView from, int32_t heads, TensorView to);
+  // bias: of a row of `from`, which is fp32 then; or a null view.
+  void (*move_heads)(Stream& stream, TensorView from, TensorView bias, int32_t heads, TensorView to);
 
   static const VisionKernels kCpu, kCuda;
 };

@@ -85,12 +85,13 @@ DEVICE_TEST(Vision, AddsPlaces) {
   for (const PatchGrid& grid : {kGrid, PatchGrid{1, 7, 1}, PatchGrid{2, 40, 2}}) {
     const std::vector<float> table = normal_values(kSide * kSide * kHidden, 2);
     const std::vector<float> before = normal_values(grid.patches() * kHidden, 3);
-    const DeviceTensor on_device(device, table);
+    const std::vector<float> bias = normal_values(kHidden, 9);
+    const DeviceTensor on_device(device, table), biases(device, bias);
     const auto between = [](int32_t place, int32_t n) { return n == 1 ? 0.0 : place * (kSide - 1.0) / (n - 1); };
     const auto want = [&](int64_t row, int64_t column) {
       const PatchPlace place = place_of(grid, row);
       const double r = between(place.row, grid.height), c = between(place.column, grid.width);
-      double sum = before[row * kHidden + column];
+      double sum = before[row * kHidden + column] + bias[column];
       for (int i = 0; i < kSide; ++i) {
         for (int j = 0; j < kSide; ++j) {
           const double weight = std::max(0.0, 1 - std::fabs(r - i)) * std::max(0.0, 1 - std::fabs(c - j));
@@ -100,7 +101,8 @@ DEVICE_TEST(Vision, AddsPlaces) {
       return sum;
     };
     const auto run = [&](TensorView x, int64_t first) {
-      add_places(device.stream(), on_device.view(DType::kF32, {kSide * kSide, kHidden}), kSide, grid, first, x);
+      add_places(device.stream(), biases.view(DType::kF32, {kHidden}),
+                 on_device.view(DType::kF32, {kSide * kSide, kHidden}), kSide, grid, first, x);
     };
     // The place itself is rounded: an error of four units of it moves the weights.
     Checked{device, grid.patches(), kHidden, run, want, 64 * kRound}.check(before);
@@ -133,6 +135,20 @@ DEVICE_TEST(Vision, NormsLayers) {
                  bs.view(DType::kF32, {h}), kEps, y);
     };
     Checked{device, kRows, h, run, want, 64 * kRound}.check();
+    // Biases of the products around: the norm sees the first, x has both.
+    const std::vector<float> before = normal_values(h, 12), after = normal_values(h, 13);
+    std::vector<float> moved = x;
+    for (int64_t i = 0; i < std::ssize(x); ++i) moved[i] += before[i % h];
+    const DeviceTensor summed(device, moved), again(device, x), first(device, before), last(device, after);
+    const DeviceTensor plain(device, x.size() * sizeof(float)), around(device, x.size() * sizeof(float));
+    const TensorView weights = ws.view(DType::kF32, {h}), biases = bs.view(DType::kF32, {h});
+    layer_norm(device.stream(), summed.view(DType::kF32, {kRows, h}), weights, biases, kEps,
+               plain.view(DType::kF32, {kRows, h}));
+    layer_norm(device.stream(), again.view(DType::kF32, {kRows, h}), weights, biases, kEps,
+               around.view(DType::kF32, {kRows, h}), {first.view(DType::kF32, {h}), last.view(DType::kF32, {h})});
+    EXPECT_EQ(around.read<float>(), plain.read<float>());
+    for (int64_t i = 0; i < std::ssize(x); ++i) moved[i] += after[i % h];
+    EXPECT_EQ(again.read<float>(), moved);
   }
 }
 
@@ -141,10 +157,12 @@ DEVICE_TEST(Vision, ComputesGelu) {
   const int64_t rows = 7, n = 333;
   std::vector<float> x = normal_values(rows * n, 7);
   for (float& value : x) value = to_float(to_bfloat16(value * 3));
+  const std::vector<float> bias = normal_values(n, 10);
+  const DeviceTensor biases(device, bias);
   x[0] = -200, x[1] = 200, x[2] = 0;
   for (const bool by_tanh : {true, false}) {
     const auto want = [&](int64_t row, int64_t j) {
-      const double v = x[row * n + j];
+      const double v = double{x[row * n + j]} + bias[j];
       return by_tanh ? 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)))
                      : 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
     };
@@ -157,7 +175,7 @@ DEVICE_TEST(Vision, ComputesGelu) {
         bytes.insert(bytes.end(), from, from + dtype_size(y.dtype));
       }
       device.upload(y.data, bytes.data(), bytes.size());
-      gelu(device.stream(), y, by_tanh);
+      gelu(device.stream(), y, biases.view(DType::kF32, {n}), by_tanh);
     };
     Checked{device, rows, n, run, want, 16 * kRound}.check();
   }
@@ -171,13 +189,18 @@ DEVICE_TEST(Vision, MovesHeads) {
   const DeviceTensor from(device, narrow), wide(device, size_t{kRows * kHeads * kRoom} * 4);
   const DeviceTensor back(device, narrow.size() * 4);
   const TensorView between = wide.view(DType::kF32, {kRows, kHeads * kRoom});
-  widen_heads(device.stream(), from.view(DType::kF32, {kRows, kHeads * kDim}), kHeads, between);
+  const std::vector<float> bias = normal_values(kHeads * kDim, 11);
+  const DeviceTensor biases(device, bias);
+  widen_heads(device.stream(), from.view(DType::kF32, {kRows, kHeads * kDim}),
+              biases.view(DType::kF32, {kHeads * kDim}), kHeads, between);
   narrow_heads(device.stream(), between, kHeads, back.view(DType::kF32, {kRows, kHeads * kDim}));
-  EXPECT_EQ(back.read<float>(), narrow);
+  std::vector<float> biased = narrow;
+  for (size_t i = 0; i < biased.size(); ++i) biased[i] += bias[i % bias.size()];
+  EXPECT_EQ(back.read<float>(), biased);
   const std::vector<float> got = wide.read<float>();
   for (int64_t i = 0; i < std::ssize(got); ++i) {
     const int64_t half = i / (kRoom / 2), at = i % (kRoom / 2);
-    ASSERT_EQ(got[i], at < kDim / 2 ? narrow[half * (kDim / 2) + at] : 0.0f) << i;
+    ASSERT_EQ(got[i], at < kDim / 2 ? biased[half * (kDim / 2) + at] : 0.0f) << i;
   }
 }
 
