@@ -154,12 +154,19 @@ TEST(SeenRanks, AnswersAreThoseOfTransformers) {
     if (!has_room_for(kind < 2 ? 2 : 1)) continue;
     if (kind == 2 && kTestDevice != "cpu") continue;  // the process gives back what it has of the GPU
     const auto engine = make_engine(options);
-    const Talk one("qwen3_vl", 1), two("qwen3_vl", 2);
-    const auto outputs = run_all(*engine, {one.request, two.request, one.request}, 3);
-    for (const Output& output : outputs) ASSERT_FALSE(output.finish.error) << output.finish.error->message;
-    EXPECT_EQ(outputs[0].tokens, one.answer()) << kind;
-    EXPECT_EQ(outputs[1].tokens, two.answer()) << kind;
-    EXPECT_EQ(outputs[2].tokens, one.answer()) << kind;
+    std::vector<GenerateRequest> requests;
+    std::vector<std::vector<TokenId>> answers;
+    for (const int32_t index : {1, 2, 1}) {
+      const Talk talk("qwen3_vl", index);
+      requests.push_back(talk.request);
+      answers.push_back(talk.answer());
+      answers.back().resize(requests.back().max_tokens = 10);  // ranks that share cores are slow
+    }
+    const auto outputs = run_all(*engine, requests, 3);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      ASSERT_FALSE(outputs[i].finish.error) << outputs[i].finish.error->message;
+      EXPECT_EQ(outputs[i].tokens, answers[i]) << kind << ", request " << i;
+    }
   }
 }
 

@@ -192,7 +192,7 @@ struct Wait {
 };
 
 // Runs units [begin, end) of the vision tower's work over a picture (model::TowerUnits), behind the enqueued steps. The
-// host does not wait. REQUIRES: units follow those of the call before, or begin a picture, with its pixels; the target
+// host waits for the units before alone. REQUIRES: units follow those, or begin a picture, with its pixels; the target
 // has a tower.
 struct See {
   using Returns = void;

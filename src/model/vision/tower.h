@@ -62,8 +62,8 @@ struct PictureView {
   std::span<const uint8_t> rgb;  // [height, width, 3]
 };
 
-// The pass over one picture at a time, in units. Its memory holds the largest picture. Nothing here waits for a device
-// but begin() and take(), which wait for the picture before and for this one.
+// The pass over one picture at a time, in units. Its memory holds the largest picture. A GPU gets one piece of the work
+// at a time, behind which others' steps find their place: run() waits for the call before.
 class TowerPass {
  public:
   static Result<std::unique_ptr<TowerPass>> create(Device& device, const Tower& tower);
