@@ -55,7 +55,7 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   const model::Decoder spec = model::shard_of(config.decoder, rank, ranks);
   const auto checkpoint = open(target_dir, config.names, dummy);
   const model::Numerics numerics = model::resolve_numerics(dtype, checkpoint->main_dtype());
-  const std::vector<model::Param> params = model::shard(model::params(config.decoder), rank, ranks);
+  const std::vector<model::Param> params = model::shard(model::params_with_tower(config.decoder), rank, ranks);
   model::WeightLoader loader(*device_, *checkpoint, numerics, params);
   target_ = must(model::Network::load(loader, checkpoint, spec, numerics, max_positions, group));
   const DType kv = numerics.activation;
@@ -91,6 +91,7 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   page_table_ = page_table_memory_.view(DType::kI32, {1, pages});
   device_->upload(page_table_.data, table.data(), table.size() * sizeof(int32_t));
   // Memory for passes, and for inputs, features and logits.
+  if (target_->tower() != nullptr) tower_ = must(model::TowerPass::create(*device_, *target_->tower()));
   const int64_t bytes =
       measure_passes(max_positions) + int64_t{max_positions} * (spec.vocab + spec.hidden * 20) * 4 + (1 << 20);
   scratch_.emplace(must(device_->allocate(static_cast<size_t>(bytes))));
@@ -114,6 +115,9 @@ int64_t ModelRunner::measure_passes(int32_t rows) {
     target_->forward(pass, {}, x);
     target_->logits(stream, x, batch.token_ids, a.take(DType::kF32, {rows, spec().vocab}), a);
   });
+  if (tower_ != nullptr) {
+    bytes = std::max(bytes, measure_scratch(stream, [&](Arena& scratch) { tower_->run_dry(scratch); }));
+  }
   if (draft_ == nullptr) return bytes;
   const decode::dflash::Facts& facts = draft_->facts();
   bytes += measure(decode::visibility_of(facts.decoder), [&](const ops::Rows& batch, TensorView x, Arena& a) {
@@ -228,6 +232,26 @@ std::vector<std::vector<int32_t>> ModelRunner::experts(std::span<const TokenId> 
     }
   }
   return out;
+}
+
+std::vector<std::vector<std::vector<float>>> ModelRunner::see(const model::PictureView& picture, int32_t units) {
+  ArenaScope scope(*scratch_);
+  const model::TowerSpec& tower = target_->tower()->spec();
+  const int32_t side = tower.rules.token_side(), size = tower.rules.patch_size;
+  const model::TowerUnits all(tower, int64_t{picture.width / size} * (picture.height / size),
+                              model::TowerPass::rows_of_unit(device_->kind()));
+  tower_->begin(picture);
+  for (int32_t begin = 0; begin < all.count(); begin += units) {
+    tower_->run(begin, std::min(all.count(), begin + std::min(units, all.count())), *scratch_);
+  }
+  const std::vector<float> values = tower_->take().values;
+  std::vector<std::vector<std::vector<float>>> kinds(static_cast<size_t>(tower.kinds()));
+  const int64_t tokens = int64_t{picture.width / side} * (picture.height / side);
+  for (int64_t i = 0; i < tower.kinds() * tokens; ++i) {
+    const auto row = values.begin() + i * tower.out;
+    kinds[static_cast<size_t>(i / tokens)].emplace_back(row, row + tower.out);
+  }
+  return kinds;
 }
 
 std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids, int32_t chunk,

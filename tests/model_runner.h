@@ -31,6 +31,9 @@ class ModelRunner {
     std::vector<std::vector<std::vector<float>>> vectors;  // [1 + added layers][places][hidden]
   };
 
+  // What the tower makes of a picture, [1 + added layers][tokens][hidden]. The work is cut after so many units.
+  std::vector<std::vector<std::vector<float>>> see(const model::PictureView& picture, int32_t units = 1 << 20);
+
   // Logits after each of the ids, [ids][vocab], computed in passes of `chunk` rows.
   std::vector<std::vector<float>> logits(std::span<const TokenId> ids, int32_t chunk = 1 << 20,
                                          const Brought& brought = {});
@@ -83,6 +86,7 @@ class ModelRunner {
   std::unique_ptr<decode::dflash::Network> draft_;
   std::unique_ptr<model::KvMemory> kv_;
   std::optional<Arena> scratch_;
+  std::unique_ptr<model::TowerPass> tower_;
   Buffer page_table_memory_;
   TensorView page_table_;  // of the one sequence, for all cache groups
 };

@@ -1,5 +1,5 @@
-// Prompts that bring vectors and positions of three axes, as pictures do: a tiny Qwen3-VL's decoder against
-// transformers (tests/data/README.md), and invariant 1: nothing but the prompt shows in the answer.
+// Models that see: tiny random ones with pictures against transformers (tests/data/README.md), and invariant 1: nothing
+// but the prompt shows in the answer.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -14,82 +14,43 @@
 namespace volley::testing {
 namespace {
 
-constexpr const char* kSeen = "tests/data/seen/qwen3_vl";
-constexpr int32_t kPrompt = 40, kHidden = 48, kVocab = 90, kVectors = 3;
+constexpr int32_t kTalks = 5, kAnswer = 64, kToken = 7;
+// Of logits and of the tower's vectors: a tower adds roundings of its own before the decoder's.
+constexpr double kSeenTolerance = 1e-5;
 
-struct Picture {
-  int32_t begin, rows, columns;
-  int32_t tokens() const { return rows * columns; }
-};
-constexpr Picture kPictures[] = {{5, 3, 4}, {19, 2, 5}};  // as in make_fixtures.py
-
-// The prompt of the fixture, both ways.
-class SeenPrompt {
- public:
-  SeenPrompt() : expected_(std::string(kSeen) + "/expected") {
-    for (const auto& row : expected_.matrix("axes", kPrompt, 3)) {
-      brought.axes.push_back(
-          {static_cast<int32_t>(row[0]), static_cast<int32_t>(row[1]), static_cast<int32_t>(row[2])});
-    }
-    int32_t tokens = 0;
-    for (const Picture& picture : kPictures) {
-      for (int32_t i = 0; i < picture.tokens(); ++i) brought.places.push_back(picture.begin + i);
-      tokens += picture.tokens();
-    }
-    const auto all = expected_.matrix("vectors", int64_t{kVectors} * tokens, kHidden);
-    for (int32_t i = 0; i < kVectors; ++i)
-      brought.vectors.emplace_back(all.begin() + i * tokens, all.begin() + (i + 1) * tokens);
-  }
-
-  const Fixture& expected() const { return expected_; }
-  std::vector<TokenId> ids() const { return expected_.ids("prompt_ids", kPrompt); }
-  GenerateRequest request() const {
-    GenerateRequest request;
-    request.prompt = request.prompt_keys = ids();
-    size_t first = 0;
-    for (const Picture& picture : kPictures) {
-      PromptSpan& span = request.prompt_spans.emplace_back();
-      span.begin = picture.begin;
-      span.end = picture.begin + picture.tokens();
-      std::vector<float> vectors;
-      for (const auto& kind : brought.vectors) {
-        for (int32_t i = 0; i < picture.tokens(); ++i) {
-          const std::vector<float>& row = kind[first + static_cast<size_t>(i)];
-          vectors.insert(vectors.end(), row.begin(), row.end());
-        }
-      }
-      span.vectors = std::make_shared<const std::vector<float>>(std::move(vectors));
-      span.positions.assign(brought.axes.begin() + span.begin, brought.axes.begin() + span.end);
-      for (int32_t i = span.begin; i < span.end; ++i) request.prompt_keys[i] = -1000 - i;
-      first += static_cast<size_t>(picture.tokens());
-    }
-    return request;
-  }
-
-  ModelRunner::Brought brought;
-
- private:
-  Fixture expected_;
-};
-
-TEST(SeenParity, LogitsAreThoseOfTransformers) {
-  const SeenPrompt prompt;
-  ModelRunner model(kSeen, "", ComputeType::kFloat32, 64);
-  const auto ids = prompt.ids();
-  const auto reference = prompt.expected().matrix("logits", kPrompt, kVocab);
-  const auto logits = model.logits(ids, kPrompt, prompt.brought);
-  const double error = relative_error(logits, reference);
-  std::printf("relative error %.1e\n", error);
-  EXPECT_LT(error, kTolerance);
-  EXPECT_EQ(model.logits(ids, 7, prompt.brought), logits) << "chunks that cut through pictures";
-  for (int without = 0; without < 3; ++without) {  // each part of what is brought shows
-    ModelRunner::Brought less = prompt.brought;
-    if (without == 0) less.axes.clear();
-    if (without == 1) less.places.clear();
-    if (without == 2) std::swap(less.vectors[1], less.vectors[2]);
-    EXPECT_GT(relative_error(model.logits(ids, kPrompt, less), reference), 1e-3) << without;
-  }
+std::string folder_of(const std::string& name) {
+  return "tests/data/seen/" + name;
 }
+
+// A prompt with pictures, and what transformers makes of it.
+struct Talk {
+  Talk(const std::string& name, int32_t index)
+      : expected(folder_of(name) + "/expected"), suffix("." + std::to_string(index)) {
+    const std::vector<TokenId> sizes = expected.ids("sizes" + suffix, 2);
+    request.prompt = expected.ids("prompt_ids" + suffix, sizes[0]);
+    const auto places = expected.matrix("pictures" + suffix, sizes[1], 3);
+    int64_t bytes = 0, from = 0;
+    for (const auto& place : places) bytes += 3 * static_cast<int64_t>(place[1] * place[2]);
+    const std::vector<float> rgb = expected.vector("rgb" + suffix, bytes);
+    for (const auto& place : places) {
+      PromptPicture& picture = request.pictures.emplace_back();
+      picture = {static_cast<int32_t>(place[0]), static_cast<int32_t>(place[1]), static_cast<int32_t>(place[2]), {}};
+      const int64_t n = int64_t{3} * picture.width * picture.height;
+      picture.rgb = std::make_shared<std::vector<uint8_t>>(rgb.begin() + from, rgb.begin() + from + n);
+      from += n;
+    }
+    request.max_tokens = kAnswer;
+    request.ignore_eos = true;
+    request.sampling.temperature = 0;
+    request.sampling.repetition_penalty = 1.5f;
+    for (TokenId token = kToken; token < kToken + 4; ++token) request.sampling.logit_bias.push_back({token, -100.0f});
+  }
+  std::vector<TokenId> answer() const { return expected.ids("greedy_ids" + suffix, kAnswer); }
+
+  Fixture expected;
+  std::string suffix;
+  GenerateRequest request;
+};
 
 EngineOptions options_for(const std::string& model) {
   EngineOptions options = pocket_options();
@@ -104,24 +65,113 @@ EngineOptions options_for(const std::string& model) {
   return options;
 }
 
-// Tokens after the pictures have fewer positions behind them than tokens, in every step.
-TEST(SeenParity, AnswersAreThoseOfTransformers) {
-  const SeenPrompt prompt;
-  EngineOptions options = options_for(kSeen);
+class SeenParity : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SeenParity, VectorsAndLogitsAreThoseOfTransformers) {
+  ModelRunner model(folder_of(GetParam()), "", ComputeType::kFloat32, 96);
+  const model::Decoder& spec = model.spec();
+  ASSERT_TRUE(spec.tower.has_value());
+  const int32_t side = spec.tower->rules.token_side();
+  for (int32_t index = 0; index < kTalks; ++index) {
+    const Talk talk(GetParam(), index);
+    const auto length = static_cast<int32_t>(talk.request.prompt.size());
+    ModelRunner::Brought brought;
+    for (const auto& row : talk.expected.matrix("axes" + talk.suffix, length, 3))
+      brought.axes.push_back(
+          {static_cast<int32_t>(row[0]), static_cast<int32_t>(row[1]), static_cast<int32_t>(row[2])});
+    brought.vectors.resize(static_cast<size_t>(spec.tower->kinds()));
+    for (const PromptPicture& picture : talk.request.pictures) {
+      const auto kinds = model.see({picture.width, picture.height, *picture.rgb});
+      EXPECT_EQ(model.see({picture.width, picture.height, *picture.rgb}, 3), kinds) << "cut into pieces";
+      for (size_t kind = 0; kind < kinds.size(); ++kind) {
+        brought.vectors[kind].insert(brought.vectors[kind].end(), kinds[kind].begin(), kinds[kind].end());
+      }
+      const int32_t tokens = picture.width / side * (picture.height / side);
+      for (int32_t i = 0; i < tokens; ++i) brought.places.push_back(picture.begin + i);
+    }
+    std::vector<std::vector<float>> all;
+    for (const auto& kind : brought.vectors) all.insert(all.end(), kind.begin(), kind.end());
+    const auto vectors = talk.expected.matrix("vectors" + talk.suffix, std::ssize(all), spec.hidden);
+    const auto reference = talk.expected.matrix("logits" + talk.suffix, length, spec.vocab);
+    const auto logits = model.logits(talk.request.prompt, length, brought);
+    std::printf("%s, talk %d: relative error of vectors %.1e, of logits %.1e\n", GetParam(), index,
+                relative_error(all, vectors), relative_error(logits, reference));
+    EXPECT_LT(relative_error(all, vectors), kSeenTolerance);
+    EXPECT_LT(relative_error(logits, reference), kSeenTolerance);
+    EXPECT_EQ(model.logits(talk.request.prompt, 7, brought), logits) << "chunks that cut through pictures";
+    for (int without = 0; index == 1 && without < 3; ++without) {  // each part of what is brought shows
+      ModelRunner::Brought less = brought;
+      if (without == 0) less.axes.clear();
+      if (without == 1) less.places.clear();
+      if (without == 2 && less.vectors.size() < 3) continue;
+      if (without == 2) std::swap(less.vectors[1], less.vectors[2]);
+      EXPECT_GT(relative_error(model.logits(talk.request.prompt, length, less), reference), 1e-3) << without;
+    }
+  }
+}
+
+// The engine makes vectors, positions and keys itself. Later turns find pictures and prefixes of earlier ones.
+TEST_P(SeenParity, AnswersAreThoseOfTransformers) {
+  EngineOptions options = options_for(folder_of(GetParam()));
   options.dtype = ComputeType::kFloat32;
   const auto engine = make_engine(options);
-  EXPECT_EQ(engine->info().hidden_size, kHidden);
-  EXPECT_EQ(engine->info().prompt_vectors, kVectors);
-  EXPECT_TRUE(engine->info().prompt_positions);
-  GenerateRequest request = prompt.request();
-  request.max_tokens = 64;
-  request.ignore_eos = true;
-  request.sampling.temperature = 0;
-  request.sampling.repetition_penalty = 1.5f;
-  const Output answer = run_all(*engine, {request}, 1)[0];
-  ASSERT_FALSE(answer.finish.error) << answer.finish.error->message;
-  EXPECT_EQ(answer.tokens, prompt.expected().ids("greedy_ids", 64));
+  ASSERT_TRUE(engine->info().pictures.has_value());
+  EXPECT_EQ(engine->info().pictures->token, kToken);
+  int64_t pictures = 0;
+  for (int32_t index = 0; index < kTalks; ++index) {
+    const Talk talk(GetParam(), index);
+    const Output answer = run_all(*engine, {talk.request}, 1)[0];
+    ASSERT_FALSE(answer.finish.error) << answer.finish.error->message;
+    EXPECT_EQ(answer.tokens, talk.answer()) << index;
+    pictures += std::ssize(talk.request.pictures);
+  }
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.pictures + stats.picture_hits, pictures);
+  EXPECT_EQ(stats.picture_hits, 1) << "the first picture of the last talk";
+  EXPECT_GT(stats.vision_s, 0);
 }
+
+// This program is the other process, too: its last word is a descriptor.
+TEST(SeenProcess, DISABLED_Computes) {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string word;
+  for (std::string next; std::getline(file, next, '\0');) word = next;
+  std::_Exit(Engine::compute(std::stoi(word)).ok() ? 0 : 1);
+}
+
+// The first rank has the tower, and its vectors go to all; each replica has one; a device process sends them back.
+TEST(SeenRanks, AnswersAreThoseOfTransformers) {
+  for (int kind = 0; kind < 3; ++kind) {
+    EngineOptions options = options_for(folder_of("qwen3_vl"));
+    options.dtype = ComputeType::kFloat32;
+    options.threads = 2;
+    options.max_num_seqs = 2;
+    if (kind == 0) options.tensor_parallel_size = 2;
+    if (kind == 1) options.data_parallel_size = 2;
+    options.restart_on_device_error = kind == 2;
+    options.device_command = {"/proc/self/exe", "--gtest_brief=1", "--gtest_filter=SeenProcess.*",
+                              "--gtest_also_run_disabled_tests"};
+    if (!has_room_for(kind < 2 ? 2 : 1)) continue;
+    if (kind == 2 && kTestDevice != "cpu") continue;  // the process gives back what it has of the GPU
+    const auto engine = make_engine(options);
+    std::vector<GenerateRequest> requests;
+    std::vector<std::vector<TokenId>> answers;
+    for (const int32_t index : {1, 2, 1}) {
+      const Talk talk("qwen3_vl", index);
+      requests.push_back(talk.request);
+      answers.push_back(talk.answer());
+      answers.back().resize(requests.back().max_tokens = 10);  // ranks that share cores are slow
+    }
+    const auto outputs = run_all(*engine, requests, 3);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      ASSERT_FALSE(outputs[i].finish.error) << outputs[i].finish.error->message;
+      EXPECT_EQ(outputs[i].tokens, answers[i]) << kind << ", request " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, SeenParity, ::testing::Values("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // The engine's configuration, and how often its drafts are right.
 struct Row {
@@ -198,53 +248,55 @@ GenerateRequest random_prompt(std::mt19937& random, int32_t vocab, size_t i) {
   return request;
 }
 
-// Pictures of random vectors; some requests have a common beginning that ends inside a picture or behind it.
+// Random pictures; some requests have a common beginning that ends where one of them has a picture.
 TEST(SeenInvariance, PicturesAreComputedTheSameHoweverTheyAreCut) {
+  const std::string model = folder_of("qwen3_vl");
+  constexpr int32_t kVocab = 90, kSide = 8, kText = 11;
   std::mt19937 random(3);
+  const auto add_picture = [&](GenerateRequest& request, size_t begin, int32_t rows, int32_t columns) {
+    std::vector<uint8_t> rgb(static_cast<size_t>(3 * rows * columns * kSide * kSide));
+    for (uint8_t& byte : rgb) byte = static_cast<uint8_t>(random());
+    request.prompt.insert(request.prompt.begin() + static_cast<ptrdiff_t>(begin), static_cast<size_t>(rows * columns),
+                          kToken);
+    request.pictures.push_back({static_cast<int32_t>(begin), columns * kSide, rows * kSide,
+                                std::make_shared<std::vector<uint8_t>>(std::move(rgb))});
+  };
   std::vector<GenerateRequest> requests;
   for (size_t i = 0; i < 12; ++i) {
-    GenerateRequest request = i % 3 == 2 ? requests[i - 1] : random_prompt(random, kVocab, i);
+    GenerateRequest request = i % 3 == 2 ? requests[i - 1] : random_prompt(random, kVocab - kText, i);
     request.sampling.seed = 700 + i;
-    if (i % 3 == 2) {
-      request.prompt.resize(45);
-      request.prompt_keys.resize(45);
-      request.prompt.push_back(static_cast<TokenId>(i));
-      request.prompt_keys.push_back(static_cast<TokenId>(i));
+    if (i % 3 == 2) {  // text instead of the last picture
+      const auto last = request.prompt.begin() + request.pictures.back().begin;
+      std::replace(last, request.prompt.end(), kToken, kText);
+      request.pictures.pop_back();
       requests.push_back(std::move(request));
       continue;
     }
-    request.prompt_keys = request.prompt;
-    int32_t begin = static_cast<int32_t>(random() % 9), next = begin;
+    for (TokenId& token : request.prompt) token += kText;
+    request.prompt.resize(40);
+    size_t begin = random() % 9;
     for (const auto& [rows, columns] : {std::pair{3, 4}, {1, 7}, {5, 3}}) {
-      PromptSpan& span = request.prompt_spans.emplace_back();
-      span.begin = begin;
-      span.end = begin + rows * columns;
-      std::vector<float> vectors(static_cast<size_t>(rows * columns * kHidden * kVectors));
-      for (float& value : vectors) value = std::normal_distribution<float>()(random);
-      span.vectors = std::make_shared<const std::vector<float>>(std::move(vectors));
-      for (int32_t j = 0; j < rows * columns; ++j) {
-        span.positions.push_back({next, next + j / columns, next + j % columns});
-        request.prompt_keys[span.begin + j] = -1 - static_cast<TokenId>(1000 * i + span.begin + j);
-      }
-      next += std::max(rows, columns) + 1;
-      begin = span.end + 1;
+      add_picture(request, begin, rows, columns);
+      begin += static_cast<size_t>(rows * columns) + 1;
     }
     requests.push_back(std::move(request));
   }
-  EngineOptions options = options_for(kSeen);
+  EngineOptions options = options_for(model);
   options.prefix_cache = false;
   const auto plain = run_all(*make_engine(options), requests, 1);
   EXPECT_NE(plain[0].tokens, plain[3].tokens);
-  std::vector<GenerateRequest> blind = requests;
-  for (GenerateRequest& request : blind) request.prompt_spans.clear();
-  EXPECT_NE(run_all(*make_engine(options), {blind[0]}, 1)[0].tokens, plain[0].tokens) << "the pictures show";
-  expect_invisible(kSeen, requests, plain);
+  GenerateRequest other = requests[0];
+  std::vector<uint8_t> changed = *other.pictures[1].rgb;
+  for (uint8_t& byte : changed) byte ^= 0x80;
+  other.pictures[1].rgb = std::make_shared<std::vector<uint8_t>>(std::move(changed));
+  EXPECT_NE(run_all(*make_engine(options), {other}, 1)[0].tokens, plain[0].tokens) << "the pictures show";
+  expect_invisible(model, requests, plain);
 }
 
 // Vectors that are rows of the embedding, and positions that are indices, are text: also where layers keep states.
 TEST(SeenInvariance, TextBroughtAsVectorsIsText) {
   const std::string model = "tests/data/targets/hybrid_wide";
-  const int32_t vocab = 77;
+  constexpr int32_t vocab = 77, kHidden = 48;
   const auto embeddings = Fixture(model).matrix("model.embed_tokens.weight", vocab, kHidden);
   std::mt19937 random(4);
   std::vector<GenerateRequest> text, brought;
@@ -281,6 +333,46 @@ TEST(SeenRequests, AreRefusedWhereTheModelKnowsNoAxes) {
   EXPECT_EQ(
       refused.finish.error->message,
       "The prompt span of tokens 0 to 1 has positions in time, height and width, which this model does not know.");
+}
+
+TEST(SeenRequests, ArePictureByPictureWithinTheRules) {
+  const auto engine = make_engine(options_for(folder_of("qwen3_5")));
+  const auto refusal = [&](const std::function<void(GenerateRequest&)>& change) {
+    GenerateRequest request = Talk("qwen3_5", 0).request;
+    change(request);
+    const Output refused = run_all(*engine, {request}, 1)[0];
+    return refused.finish.error ? refused.finish.error->message : "accepted";
+  };
+  EXPECT_EQ(refusal([](auto& r) { r.pictures[0].width = 20; }),
+            "A picture of 20 x 16 pixels does not fit this model: both sides must be multiples of 8.");
+  EXPECT_EQ(refusal([](auto& r) { r.pictures[0].rgb = nullptr; }),
+            "A picture of 24 x 16 pixels needs three bytes for each.");
+  EXPECT_EQ(refusal([](auto& r) { r.pictures[0].height = r.pictures[0].width = 1600; }),
+            "A picture of 1600 x 1600 pixels is too large: it may have at most 4096.");
+  EXPECT_EQ(refusal([](auto& r) { r.pictures[0].begin = 2; }),
+            "A picture of 6 tokens begins at token 2 of the prompt: all of these must be token id 7.");
+  EXPECT_EQ(refusal([](auto& r) { r.pictures.push_back(r.pictures[0]); }),
+            "A picture of 6 tokens begins at token 1 of the prompt, where it overlaps another or the prompt's end.");
+  EXPECT_EQ(refusal([](auto& r) { r.prompt_keys = r.prompt; }),
+            "A prompt with pictures has no prompt_keys and no prompt_spans: the engine makes them.");
+  EXPECT_EQ(refusal([](auto&) {}), "accepted");
+}
+
+// A request that ends while its picture is computed leaves the others alone.
+TEST(SeenRequests, MayEndBeforeTheyAreSeen) {
+  EngineOptions options = options_for(folder_of("qwen3_5"));
+  options.dtype = ComputeType::kFloat32;
+  options.target_step_ms = 1;
+  const auto engine = make_engine(options);
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 4; ++i) requests.push_back(Talk("qwen3_5", 1 + i % 2).request);
+  requests[1].timeout_s = requests[3].timeout_s = 1e-6;
+  const auto outputs = run_all(*engine, requests, 4);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_EQ(outputs[i].terminal_events, 1);
+    if (i % 2 == 0) EXPECT_EQ(outputs[i].tokens, Talk("qwen3_5", 1).answer());
+    if (i % 2 == 1) EXPECT_EQ(outputs[i].finish.reason, FinishReason::kTimeout);
+  }
 }
 
 }  // namespace

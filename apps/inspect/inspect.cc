@@ -22,6 +22,7 @@
 #include "families/family.h"
 #include "model/output_head.h"
 #include "model/shard.h"
+#include "model/vision/tower.h"
 #include "text/text.h"
 #include "weights/checkpoint.h"
 
@@ -190,7 +191,7 @@ Result<Findings> examine(const InspectCommand& command) {
                 examine_weights(found.model_dir, found.target.names,
                                 [&](const weights::Checkpoint& checkpoint) -> Result<std::vector<model::Param>> {
                                   VOLLEY_RETURN_IF_ERROR(model::settle_output_head(checkpoint, decoder));
-                                  return model::params(decoder);
+                                  return model::params_with_tower(decoder);
                                 }));
   examine_tokenizer(setup.options, found);
   bool without_weights = !found.target_weights.present();

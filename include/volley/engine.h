@@ -255,8 +255,11 @@ struct EngineStats {
   int64_t prompt_tokens = 0;       // counted when computed; cached ones when the request starts
   int64_t cached_tokens = 0, generated_tokens = 0;
   int64_t drafted_tokens = 0, accepted_tokens = 0;
-  std::vector<int64_t> accepted_at;                // [i]: blocks whose drafted position i + 1 was accepted
-  std::vector<int64_t> drafted_at;                 // [i]: blocks that verified a drafted position i + 1
+  std::vector<int64_t> accepted_at;  // [i]: blocks whose drafted position i + 1 was accepted
+  std::vector<int64_t> drafted_at;   // [i]: blocks that verified a drafted position i + 1
+  // Pictures whose vectors the tower made, and those that it had made before; the device's time for them.
+  int64_t pictures = 0, picture_hits = 0;
+  double vision_s = 0;
   int64_t grammars_cached = 0, grammar_bytes = 0;  // kept grammars; bytes of kept and used ones
   int64_t pages_total = 0, pages_used = 0,
           pages_cached = 0;  // used = held by requests or cache; cached = only by the cache

@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "base/math.h"
 #include "base/mix.h"
+#include "base/sha256.h"
 #include "base/text.h"
 
 namespace volley {
@@ -21,6 +22,35 @@ Result<int> half(int x) {
 Result<int> quarter(int x) {
   VOLLEY_ASSIGN(const int h, half(x));
   return half(h);
+}
+
+TEST(Sha256, IsThatOfTheStandard) {
+  const auto hex = [](std::string_view text) {
+    const Sha256 hash = sha256(std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+    std::string digits;
+    for (const uint8_t byte : hash) {
+      digits += "0123456789abcdef"[byte / 16];
+      digits += "0123456789abcdef"[byte % 16];
+    }
+    return digits;
+  };
+  EXPECT_EQ(hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+}
+
+// Any change shows, a byte, a length or the head, also beyond whole blocks.
+TEST(Sha256, OfContents) {
+  std::vector<uint8_t> content(1000);
+  const Sha256 hash = content_hash({}, content);
+  EXPECT_EQ(content_hash({}, content), hash);
+  for (const size_t at : {0u, 255u, 256u, 999u}) {
+    content[at] = 1;
+    EXPECT_NE(content_hash({}, content), hash) << at;
+    content[at] = 0;
+  }
+  EXPECT_NE(content_hash({}, std::span(content).first(999)), hash);
+  EXPECT_NE(content_hash(std::span(content).first(1), content), hash);
 }
 
 TEST(Result, CarriesValueOrError) {

@@ -133,6 +133,9 @@ Status Round::allocate() {
   scoring.params.temperature = 0;
   scoring.params.logprobs = ops::kMaxLogprobs;
   VOLLEY_RETURN_IF_ERROR(sampler_->start(config_.slots + kScoringSlot, scoring, {}, {}));
+  if (target_.tower() != nullptr) {
+    VOLLEY_ASSIGN(tower_, model::TowerPass::create(device_, *target_.tower()));
+  }
   VOLLEY_ASSIGN(Buffer scratch, take(largest_scratch()));
   scratch_ = std::make_unique<Arena>(std::move(scratch));
 
@@ -153,6 +156,10 @@ Status Round::allocate() {
     new (flight->step.data()) ops::SurvivalTable;  // the first step brings the table
     VOLLEY_ASSIGN(flight->results, device_.allocate_host(static_cast<size_t>(m.results_bytes())));
     VOLLEY_ASSIGN(flight->logprobs, device_.allocate_host(m.logprobs.bytes()));
+    if (device_.kind() != DeviceKind::kCpu && target_.spec().tower) {
+      const int64_t values = rows * target_.spec().hidden * (1 + target_.spec().added_layers);
+      VOLLEY_ASSIGN(flight->given, device_.allocate_host(static_cast<size_t>(values) * sizeof(float)));
+    }
     for (auto* fence : {&flight->begin, &flight->drafted, &flight->forwarded, &flight->chosen, &flight->end,
                         &flight->arrived, &flight->drafts_here}) {
       *fence = device_.make_fence();
@@ -214,6 +221,16 @@ struct Round::Perform {
   Answer operator()(const Wait&) const { return round.take_results(); }
   Answer operator()(const TakePart&) const { return round.take_part(), Answer(); }
   Answer operator()(const Settle&) const { return round.settle(), Answer(); }
+  Answer operator()(const See& c) const {
+    VOLLEY_CHECK(round.tower_ != nullptr);
+    if (c.begin == 0) round.tower_->begin({c.width, c.height, c.rgb});
+    round.tower_->run(c.begin, c.end, *round.scratch_);
+    return {};
+  }
+  Answer operator()(const TakeSeen&) const {
+    auto [vectors, seconds] = round.tower_->take();
+    return Seen{std::move(vectors), seconds};
+  }
 };
 
 Answer Round::perform(const Command& command) {

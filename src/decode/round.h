@@ -172,6 +172,7 @@ class Round final : public StepExecutor {
   // Device memory at fixed addresses, because recorded graphs hold them.
   struct Memory;
   std::unique_ptr<Memory> memory_;
+  std::unique_ptr<model::TowerPass> tower_;  // null: the target sees no pictures
   std::unique_ptr<Arena> scratch_;
   std::unique_ptr<MaskThreads> mask_threads_;  // null before the first request with a grammar
   std::map<DraftKey, std::unique_ptr<StepGraph>> draft_graphs_;

@@ -103,6 +103,7 @@ int64_t Round::largest_scratch() {
     layout.choice_chunks = {{0, layout.n, 0, std::min(layout.choices, config_.logit_rows)}};
     verify(layout);
   }
+  if (tower_ != nullptr) tower_->run_dry(*scratch_);
   for (int32_t drafter = 0; drafter < std::ssize(drafters_); ++drafter) {
     const int32_t length = config_.draft_lengths[drafter].back();
     Layout layout = lay_out_recorded({}, {{drafter, length, config_.slots}, {}}, placed.data());

@@ -108,6 +108,7 @@ struct Round::Flight {
   Buffer results;   // pinned copy of Memory::results
   Buffer logprobs;  // pinned copy of Memory::logprobs: those of choices, then those of scored rows
   Buffer scores;    // pinned copy of Memory::scores
+  Buffer given;     // pinned copy of a step's GivenRows, on a GPU whose target has a tower
   std::unique_ptr<Fence> begin, drafted, forwarded, chosen, end, arrived, drafts_here;
   std::vector<ops::StepSegment> segments;          // as requested, before rows were shared out
   std::vector<std::shared_ptr<MaskSource>> masks;  // one for each segment, null without masks; on rank 0 alone

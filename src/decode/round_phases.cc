@@ -2,6 +2,7 @@
 // so that the work can be recorded once and replayed.
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <utility>
 
 #include "decode/round_parts.h"
@@ -107,8 +108,8 @@ void Round::verify(const Layout& layout) {
   commit(layout, pass, std::move(captures));
 }
 
-// Vectors that a prompt brings take the place of its rows of the embedding. On a GPU the host waits here for the work
-// before, which it need not when a step brings none.
+// Vectors that a prompt brings take the place of its rows of the embedding. Where no pinned memory was made for them,
+// as for a model without a tower, the host waits for a GPU's work before.
 std::vector<model::AddedRows> Round::take_given(const Layout& layout, TensorView x) {
   const int64_t hidden = x.dim(1), layers = target_.spec().added_layers;
   int64_t rows = 0;
@@ -116,6 +117,7 @@ std::vector<model::AddedRows> Round::take_given(const Layout& layout, TensorView
   TensorView room;  // for the vectors that layers add
   if (rows * layers > 0) room = scratch_->take(DType::kF32, {rows * layers, hidden});
   std::vector<model::AddedRows> added;
+  size_t copied = 0;
   rows = 0;
   for (const Layout::Given& given : layout.given) {
     TensorView vectors;
@@ -128,7 +130,14 @@ std::vector<model::AddedRows> Round::take_given(const Layout& layout, TensorView
     for (int64_t i = 0; i <= layers && !stream_.dry(); ++i) {
       const TensorView to = i == 0 ? x.rows(given.row, given.rows) : vectors.rows(i - 1, 1);
       const std::span<const float> from = given.vectors->vectors[static_cast<size_t>(i)];
-      device_.upload(to.data, from.data(), from.size_bytes());
+      if (enqueued_ == nullptr || enqueued_->given.bytes() == 0) {
+        device_.upload(to.data, from.data(), from.size_bytes());
+        continue;
+      }
+      std::byte* kept = static_cast<std::byte*>(enqueued_->given.data()) + copied;
+      std::memcpy(kept, from.data(), from.size_bytes());
+      device_.enqueue_upload(to.data, kept, from.size_bytes());
+      copied += from.size_bytes();
     }
   }
   return added;

@@ -124,6 +124,12 @@ struct StepResults {
   int64_t experts_touched = 0;  // see StepExecutor::experts_touched()
 };
 
+// The answer to TakeSeen.
+struct Seen {
+  std::vector<float> vectors;  // [vectors of a token, tokens, hidden], as GivenRows has them
+  double seconds = 0;          // of the device, for the whole picture
+};
+
 // kResourceExhausted when memory for the request's sampling is missing; the slot is then clear.
 struct StartSlot {
   using Returns = Status;
@@ -185,6 +191,23 @@ struct Wait {
   void fields(auto&) {}
 };
 
+// Runs units [begin, end) of the vision tower's work over a picture (model::TowerUnits), behind the enqueued steps. The
+// host waits for the units before alone. REQUIRES: units follow those, or begin a picture, with its pixels; the target
+// has a tower.
+struct See {
+  using Returns = void;
+  int32_t width = 0, height = 0;
+  std::span<const uint8_t> rgb;  // [height, width, 3] with unit 0; else empty
+  int32_t begin = 0, end = 0;
+  void fields(auto& f) { f.see(*this); }
+};
+
+// Waits for the picture's vectors. REQUIRES: its last unit was enqueued.
+struct TakeSeen {
+  using Returns = Seen;
+  void fields(auto&) {}
+};
+
 // Runs a target pass without rows, for replicas that share its experts (RoundConfig::exchange). On a GPU it is under
 // way on return, behind at most one other; throws DeviceFault once another replica is gone. REQUIRES: such replicas; no
 // step is under way.
@@ -198,10 +221,10 @@ struct Settle {
   void fields(auto& f) { f.of_one_process(); }
 };
 
-using Command =
-    std::variant<StartSlot, ClearSlot, SetPage, CopyMemory, Reserve, Enqueue, FillMasks, Wait, TakePart, Settle>;
+using Command = std::variant<StartSlot, ClearSlot, SetPage, CopyMemory, Reserve, Enqueue, FillMasks, Wait, TakePart,
+                             Settle, See, TakeSeen>;
 // monostate answers a command that returns nothing.
-using Answer = std::variant<std::monostate, Status, StepResults>;
+using Answer = std::variant<std::monostate, Status, StepResults, Seen>;
 
 inline bool is_refusal(const Answer& answer) {
   const auto* status = std::get_if<Status>(&answer);

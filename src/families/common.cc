@@ -99,12 +99,15 @@ Result<TargetConfig> read_text_part(const ConfigFields& config, const ReadText& 
     }
     target.decoder.added_layers = static_cast<int32_t>(deep.size());
   }
-  if (vision) vision->take_all();
+  if (vision) {
+    read_tower(config, *vision, target);
+    vision->take_all();
+  }
   for (const char* token : {"image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"}) {
     config.has(token);
   }
   target.names.prefixes.insert(target.names.prefixes.begin(), "model.language_model.");
-  target.names.skipped.push_back({"visual.", "vision"});
+  if (!target.decoder.tower) target.names.skipped.push_back({"visual.", "vision"});
   return target;
 }
 
@@ -212,7 +215,8 @@ Status read_sparse_layers(const ConfigFields& config, const model::Experts& expe
 }
 
 void add_expert_stacks(const model::Experts& experts, weights::NameRules& names) {
-  const std::vector<std::string> gate_up = {"gate_proj.weight", "up_proj.weight"}, down = {"down_proj.weight"};
+  const std::vector<std::string> one = {"gate_up_proj.weight"}, two = {"gate_proj.weight", "up_proj.weight"};
+  const std::vector<std::string>&gate_up = experts.transposed ? one : two, down = {"down_proj.weight"};
   const int64_t count = experts.router.experts;
   names.stacks.push_back({"mlp.experts.", "gate_up_proj", gate_up, count});
   names.stacks.push_back({"mlp.experts.", "down_proj", down, count});

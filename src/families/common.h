@@ -39,8 +39,12 @@ Status check_head_dim(const ConfigFields& config, const char* key, int32_t head_
 using ReadText = std::function<Result<TargetConfig>(const ConfigFields& text)>;
 Result<TargetConfig> read_text_part(const ConfigFields& config, const ReadText& read);
 
-// What a file says beside its decoder's object `text`, where the checkpoint's names begin with "language_model." and it
-// also has vision. unread: fields that say nothing about the decoder.
+// Reads Decoder::tower from that file, or says in `target` why it is not built.
+void read_tower(const ConfigFields& config, const ConfigFields& vision, TargetConfig& target);
+// The rest of its rules: DIR/preprocessor_config.json, or the defaults of transformers.
+Status read_picture_rules(const std::string& dir, PictureRules& rules);
+// Reads what a file says beside its decoder's object `text`, where the checkpoint's names begin with "language_model."
+// and it also has vision or sound. unread: more fields that say nothing about the decoder.
 Status read_beside_text(const ConfigFields& config, const ConfigFields& text, std::initializer_list<const char*> unread,
                         TargetConfig& target);
 

@@ -23,6 +23,8 @@ struct TargetConfig {
   // generation_config.json names no ids.
   std::optional<std::string> end_token = {};
   weights::NameRules names;
+  // Why Decoder::tower is missing from a model that sees; empty where the file speaks of text alone.
+  std::string no_pictures = {};
   std::vector<std::string> warnings = {};  // for people: unsupported requests of generation_config.json
 };
 

@@ -1,4 +1,5 @@
-// Qwen3-MoE: Qwen3 with a mixture of experts in place of the feed-forward network of most layers.
+// Qwen3-MoE: Qwen3 with a mixture of experts in place of the feed-forward network of most layers; and the text part of
+// Qwen3-VL-MoE, whose files hold experts transposed.
 #include <nlohmann/json.hpp>
 
 #include "families/common.h"
@@ -23,19 +24,31 @@ Status read_one_window(const ConfigFields& config, std::vector<model::Layer>& la
   return check_layer_types(config, layers);
 }
 
-}  // namespace
-
-Result<TargetConfig> read_qwen3_moe(const ConfigFields& config) {
-  VOLLEY_ASSIGN(DenseConfig dense, read_dense(config, "qwen3_moe"));
+// transposed: as model::Experts has it.
+Result<TargetConfig> read_text(const ConfigFields& config, const std::string& family, const DenseRules& rules,
+                               bool transposed) {
+  VOLLEY_ASSIGN(DenseConfig dense, read_dense(config, family, rules));
   std::vector<model::Layer>& layers = dense.decoder.layers;
   VOLLEY_RETURN_IF_ERROR(read_attention_bias(config, layers));
   VOLLEY_RETURN_IF_ERROR(read_head_norms(config, layers));
   VOLLEY_RETURN_IF_ERROR(read_one_window(config, layers));
-  VOLLEY_ASSIGN(const model::Experts experts, read_experts(config, false));
+  VOLLEY_ASSIGN(model::Experts experts, read_experts(config, transposed));
+  experts.transposed = transposed;
   VOLLEY_RETURN_IF_ERROR(read_sparse_layers(config, experts, layers));
   TargetConfig target = target_of(std::move(dense));
   add_expert_stacks(experts, target.names);
   return target;
+}
+
+}  // namespace
+
+Result<TargetConfig> read_qwen3_moe(const ConfigFields& config) {
+  return read_text(config, "qwen3_moe", {}, false);
+}
+
+Result<TargetConfig> read_qwen3_vl_moe(const ConfigFields& config) {
+  return read_text_part(
+      config, [](const ConfigFields& text) { return read_text(text, "qwen3_vl_moe", {.partial_rotary = 1.0}, true); });
 }
 
 }  // namespace volley::families

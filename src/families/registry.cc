@@ -41,6 +41,7 @@ constexpr Family kFamilies[] = {
     {"Qwen3MoeForCausalLM", "qwen3_moe", read_qwen3_moe},
     {"Qwen3NextForCausalLM", "qwen3_next", read_qwen3_next},
     {"Qwen3VLForConditionalGeneration", "qwen3_vl", read_qwen3_vl},
+    {"Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", read_qwen3_vl_moe},
     {"Qwen3_5ForCausalLM", "qwen3_5_text", read_qwen3_5},
     {"Qwen3_5ForConditionalGeneration", "qwen3_5", read_qwen3_5},
     {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", read_qwen3_5_moe},
@@ -84,6 +85,7 @@ Result<TargetConfig> read_target(const std::string& dir) {
   VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(config, target.decoder.vocab));
   if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
   VOLLEY_RETURN_IF_ERROR(read_generation_config(dir, target));
+  if (auto& tower = target.decoder.tower) VOLLEY_RETURN_IF_ERROR(read_picture_rules(dir, tower->rules));
   // Some files of tied models hold only the head.
   if (target.decoder.tied_embeddings) target.names.aliases.push_back({"embed_tokens.", "lm_head."});
   VOLLEY_RETURN_IF_ERROR(check_windows(target.decoder, config.where()));

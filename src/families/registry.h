@@ -26,5 +26,6 @@ Result<TargetConfig> read_qwen3_5_moe(const ConfigFields& config);
 Result<TargetConfig> read_qwen3_moe(const ConfigFields& config);
 Result<TargetConfig> read_qwen3_next(const ConfigFields& config);
 Result<TargetConfig> read_qwen3_vl(const ConfigFields& config);
+Result<TargetConfig> read_qwen3_vl_moe(const ConfigFields& config);
 
 }  // namespace volley::families

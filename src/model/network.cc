@@ -65,6 +65,9 @@ Result<std::unique_ptr<Network>> Network::load(WeightLoader& loader,
       network->head_.plain = spec.vocab % 4 != 0;
     }
   }
+  if (spec.tower && loader.has("visual.patch")) {
+    VOLLEY_ASSIGN(network->tower_, Tower::load(loader, *spec.tower, numerics));
+  }
   network->packed_bytes_ = loader.packed_bytes() - packed_before;
   return network;
 }

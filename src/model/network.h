@@ -7,6 +7,7 @@
 
 #include "model/kv_memory.h"
 #include "model/pass.h"
+#include "model/vision/tower.h"
 #include "model/weight_loader.h"
 #include "ops/norm/norm.h"
 
@@ -57,6 +58,7 @@ class Network {
   // summaries: which rows are summarised instead, if the head can.
   void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
               const ops::RowSummaries& summaries = {}) const;
+  const Tower* tower() const { return tower_.get(); }      // null: the model, or this rank, sees no pictures
   const ops::LinearWeight& head() const { return head_; }  // with several ranks: the rows of this one
   bool head_summarises(const Stream& stream) const {
     return spec_.logits_end.is_plain() && model::head_summarises(stream, head_, activation(), spec_.vocab, group_);
@@ -108,6 +110,7 @@ class Network {
   Table embedding_;
   float embedding_scale_ = 1;
   ops::LinearWeight head_;
+  std::unique_ptr<Tower> tower_;
   size_t kv_layers_ = 0, state_layers_ = 0;
   int64_t packed_bytes_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <set>
 
@@ -211,15 +212,22 @@ class LayerList {
     std::vector<Param::Part> gate_up, down;
     for (int32_t e = 0; e < count; ++e) {
       const std::string expert = "mlp.experts." + std::to_string(e) + ".";
-      if (experts.interleaved) {
+      if (experts.interleaved || experts.transposed) {
         const bool across = experts.transposed;
+        const int64_t step = experts.interleaved ? 2 : 1;
         const auto stored = [across](int64_t outputs, int64_t inputs) {
           return across ? std::vector<int64_t>{inputs, outputs} : std::vector<int64_t>{outputs, inputs};
         };
         const int64_t inner = experts.inner, hidden = spec_.hidden;
         for (const int64_t first : {0, 1}) {
-          gate_up.push_back(
-              {expert + "gate_up_proj.weight", inner, outputs, {}, stored(2 * inner, hidden), first, 2, across});
+          gate_up.push_back({expert + "gate_up_proj.weight",
+                             inner,
+                             outputs,
+                             {},
+                             stored(2 * inner, hidden),
+                             experts.interleaved ? first : first * inner,
+                             step,
+                             across});
         }
         down.push_back({expert + "down_proj.weight", hidden, inputs, {}, stored(hidden, inner), 0, 1, across});
         continue;
@@ -296,6 +304,10 @@ ops::LinearLayout layout_of(const Param& param) {
 int64_t Param::rows() const {
   return std::accumulate(parts.begin(), parts.end(), int64_t{0},
                          [](int64_t sum, const Part& part) { return sum + part.rows; });
+}
+
+int64_t Param::width_of(std::span<const int64_t> shape) {
+  return std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 std::vector<int64_t> Param::stored_shape(const Part& part) const {

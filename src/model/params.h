@@ -87,7 +87,9 @@ struct Param {
   // The same for codes, which are not transposed without Part::codes_too.
   std::vector<int64_t> coded_shape(const Part& part) const;
   // Whether the part takes only some columns of the checkpoint's tensor. REQUIRES: columns > 0.
-  bool cuts_columns() const { return coded_shape(parts[0]).back() != columns; }
+  bool cuts_columns() const { return width_of(coded_shape(parts[0])) != columns; }
+  // Columns of a tensor of this shape, whose first dimension is its rows.
+  static int64_t width_of(std::span<const int64_t> shape);
 };
 
 ops::LinearLayout layout_of(const Param& param);

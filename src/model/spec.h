@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/rope.h"
+#include "model/vision/spec.h"
 #include "ops/block_conv/block_conv.h"
 #include "ops/gated_delta/gated_delta.h"
 #include "ops/latent/latent.h"
@@ -125,7 +126,8 @@ struct Experts {
   bool gelu = false;          // GELU (by tanh) instead of SiLU, of the shared expert, too
   bool expert_scale = false;  // whether the router has RouteCall::expert_scale
   // Checkpoints hold an expert as gate_up_proj [2 * inner, hidden], gate and up in turn, and down_proj [hidden, inner],
-  // instead of gate_proj, up_proj and down_proj; transposed: as [hidden, 2 * inner] and [inner, hidden].
+  // instead of gate_proj, up_proj and down_proj; transposed: as [hidden, 2 * inner] and [inner, hidden], without
+  // `interleaved` all gates before all ups.
   bool interleaved = false, transposed = false;
   // Width of one more expert, which every row goes through; shared_gate: times the sigmoid of its own gate. 0: there is
   // none.
@@ -182,6 +184,7 @@ struct Decoder {
   ops::BlockConvShape block_conv = {};
   // The first so many layers are followed by vectors that a picture's rows bring beside their embeddings (DeepStack).
   int32_t added_layers = 0;
+  std::optional<TowerSpec> tower = {};  // makes the vectors of pictures; its tensors are not among params()
   bool norms_above_one = false;  // checkpoints hold a norm's weight minus 1, except for the norm inside GatedDelta
   std::vector<RopeSpec> ropes;
   std::vector<Layer> layers;

@@ -354,7 +354,7 @@ Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
     }
     before = &part;
     const weights::SourceTensor& tensor = sources.tensors.back();
-    const auto size = static_cast<int64_t>(dtype_size(tensor.dtype)), width = tensor.shape.back();
+    const auto size = static_cast<int64_t>(dtype_size(tensor.dtype)), width = Param::width_of(tensor.shape);
     if (part.transposed) {
       const std::byte* begin = tensor.data + (part.first + (param.first_column + part.first_column) * width) * size;
       sources.rows.push_back({begin, tensor.dtype, part.rows, part.step, width});

@@ -63,6 +63,7 @@ class CallFields : public net::Fields {
   void start(decode::SlotStart& start);
   void segments(std::span<const RoundSegment>& segments);
   void step(std::span<const RoundSegment>& segments, VerifyBudget& budget);
+  void see(decode::See& see);
   void of_one_process() { fail("it is for replicas of one process"); }
 
   std::vector<std::shared_ptr<const void>> take_owned() { return std::move(owned_); }
@@ -91,6 +92,24 @@ class CallFields : public net::Fields {
   const CallLimits& limits_;
   std::vector<std::shared_ptr<const void>> owned_;
 };
+
+void CallFields::see(decode::See& see) {
+  const int32_t most =
+      limits_.picture_side > 0 ? static_cast<int32_t>(limits_.picture_pixels / limits_.picture_side) : 0;
+  within(see.width, 1, most, "the width of a picture");
+  within(see.height, 1, most, "the height of a picture");
+  within(see.begin, 0, INT32_MAX - 1, "the first unit of a picture");
+  within(see.end, see.begin + 1, INT32_MAX, "the end of a picture's units");
+  std::vector<uint8_t> own(see.rgb.begin(), see.rgb.end());
+  const int64_t pixels = int64_t{see.width} * see.height;
+  array(own, reads() ? 3 * limits_.picture_pixels : own.size(), "a picture's pixels");
+  if (!reads() || failed()) return;
+  if (see.width % limits_.picture_side != 0 || see.height % limits_.picture_side != 0 ||
+      pixels > limits_.picture_pixels || std::ssize(own) != (see.begin == 0 ? 3 * pixels : 0)) {
+    return fail("a picture's pixels do not fit its size");
+  }
+  see.rgb = keep(std::move(own));
+}
 
 void CallFields::tokens(std::vector<TokenId>& all, size_t most, const char* what) {
   array(all, most, what);

@@ -29,6 +29,8 @@ struct CallLimits {
   int32_t logit_rows = 0;         // upper bound of decode::StepExecutor::most_shared_rows()
   std::vector<kv::Group> groups;  // cache groups, with their numbers of pages
   int64_t snapshots = 0;          // snapshots of recurrent states
+  int32_t picture_side = 0;       // a picture's sides are multiples of it; 0: there are no pictures
+  int64_t picture_pixels = 0;     // the most of a picture
 };
 
 struct Masks {

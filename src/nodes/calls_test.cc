@@ -242,6 +242,13 @@ TEST(Calls, BeyondTheLimitsAreRefused) {
   EXPECT_THAT(refusal(decode::CopyMemory{copy(Kind::kSave, 0, 0, 0, 3)}), HasSubstr("the snapshot is 3"));
   EXPECT_THAT(refusal(decode::CopyMemory{copy(Kind::kPage, 0, 1, 0, 6)}), HasSubstr("the page is 6"));
   EXPECT_DEATH(written(decode::TakePart{}), "of one process");
+  const std::vector<uint8_t> pixels(24);
+  EXPECT_EQ(refusal(decode::See{4, 2, pixels, 0, 3}), "");
+  EXPECT_EQ(refusal(decode::See{4, 2, {}, 3, 4}), "");
+  EXPECT_THAT(refusal(decode::See{3, 2, pixels, 0, 3}), HasSubstr("pixels do not fit"));
+  EXPECT_THAT(refusal(decode::See{4, 2, {}, 0, 3}), HasSubstr("pixels do not fit"));
+  EXPECT_THAT(refusal(decode::See{8, 8, {}, 1, 3}), HasSubstr("pixels do not fit"));
+  EXPECT_THAT(refusal(decode::See{4, 2, pixels, 0, 0}), HasSubstr("the end of a picture's units is 0"));
   const auto started = [](const auto& change) {
     auto wrong = start();
     change(wrong);

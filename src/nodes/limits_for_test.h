@@ -22,6 +22,8 @@ inline CallLimits limits() {
   all.groups[0].pages = 10;
   all.groups[1].pages = 5;
   all.snapshots = 3;
+  all.picture_side = 2;
+  all.picture_pixels = 16;
   return all;
 }
 

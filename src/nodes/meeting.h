@@ -12,7 +12,7 @@
 
 namespace volley::nodes {
 
-inline constexpr uint32_t kProtocol = 3;  // version of all messages; others are refused
+inline constexpr uint32_t kProtocol = 4;  // version of all messages; others are refused
 // On connections for calls: a peer that accepts no data for so long is treated as gone.
 inline constexpr std::chrono::seconds kMostSilence(4);
 

@@ -73,6 +73,11 @@ void fields(Fields& f, decode::StepResults& step) {
   fields(f, step.experts_touched);
 }
 
+void fields(Fields& f, decode::Seen& seen) {
+  f.array(seen.vectors, kMostValues, "a picture's vectors");
+  f.values(seen.seconds);
+}
+
 void fields(Fields& f, Answer& answer) {
   f.one_of(answer.answer, "the kind of an answer", [&f](auto& one) { fields(f, one); });
 }

@@ -38,9 +38,18 @@ void Scheduler::State::resume(Request& request, const VerifyLimit& limit, StepPl
   fit_drafts(limit, plan.decode_rows + rows_left(plan), plan);
 }
 
-// The last token's row is always computed: it chooses a token, or begins a verify step.
+// The last token's row is always computed: it chooses a token, or begins a verify step. A hit that would end inside an
+// unbroken part ends before it.
 kv::Lease Scheduler::State::cached_pages(const Request& request) {
-  return cache.open(request.space(), request.keys().first(request.keys().size() - 1), request.reuses_prefix());
+  std::span<const kv::CacheKey> keys = request.keys().first(request.keys().size() - 1);
+  for (;;) {
+    kv::Lease pages = cache.open(request.space(), keys, request.reuses_prefix());
+    const auto cut = std::ranges::find_if(request.unbroken(), [&](const auto& part) {
+      return part.first < pages.cached() && pages.cached() < part.second;
+    });
+    if (cut == request.unbroken().end()) return pages;
+    keys = keys.first(static_cast<size_t>(cut->first));
+  }
 }
 
 // Pages for the whole prompt in groups that keep whole sequences; in windows, for the first chunks.

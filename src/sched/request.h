@@ -73,6 +73,7 @@ class Request {
 
   bool speculation() const { return traits_.speculation; }
   bool reuses_prefix() const { return traits_.reuses_prefix; }
+  const std::vector<std::pair<int32_t, int32_t>>& unbroken() const { return traits_.unbroken; }
   const RequestTraits& traits() const { return traits_; }
 
   bool decoding() const { return std::holds_alternative<Decoding>(state_); }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kv/layout.h"
@@ -16,6 +17,8 @@ struct RequestTraits {
   std::string tenant = {};     // the tenant whose share of prompt rows and slots it uses (fair_shares.h)
   uint64_t group = 0;          // within the tenant: requests of one group use one share together; 0: a group of its own
   int32_t priority = 0;        // within the tenant: lower is earlier
+  // Tokens [first, second) of the prompt inside which no hit of the prefix cache may end, in order.
+  std::vector<std::pair<int32_t, int32_t>> unbroken = {};
   std::vector<kv::CacheKey> prompt_keys = {};  // of the prompt's positions, all of them; empty: they are its tokens
 };
 

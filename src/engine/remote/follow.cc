@@ -38,11 +38,13 @@ class Replay {
  public:
   // brings_results: this process computes for an engine and has all its ranks. on_hang: called on a thread of its own
   // when a call lasts longer than `timeout`, even after node 0 is gone.
-  Replay(nodes::Follower& follower, Replica& replica, int32_t slots, bool brings_results, Watchdog::Seconds timeout,
-         std::function<void(Watchdog::Seconds)> on_hang)
+  Replay(nodes::Follower& follower, Replica& replica, const ResolvedModels& models, bool brings_results,
+         Watchdog::Seconds timeout, std::function<void(Watchdog::Seconds)> on_hang)
       : follower_(follower),
         replica_(replica),
-        running_(static_cast<size_t>(slots)),
+        tower_(models.target.decoder.tower),
+        rows_of_unit_(model::TowerPass::rows_of_unit(models.device.kind)),
+        running_(static_cast<size_t>(models.max_num_seqs)),
         brings_results_(brings_results),
         watchdog_(timeout, [hangs = std::move(on_hang)](Watchdog::Seconds limit) { return hangs(limit), false; }) {
     follower_.set_hooks({[this](std::vector<uint32_t> words) { return take_masks(std::move(words)); },
@@ -114,6 +116,19 @@ class Replay {
     if (step.budget.rows > replica_.most_shared_rows()) return out_of_turn("a step shares out more rows than it can");
     return {};
   }
+  Status in_turn(const decode::See& see) {
+    if (see.begin == 0) {
+      const int64_t patch = tower_->rules.patch_size;
+      units_ = model::TowerUnits(*tower_, see.width / patch * (see.height / patch), rows_of_unit_).count();
+      next_unit_ = 0;
+    }
+    if (see.begin != next_unit_ || see.end > units_) return out_of_turn("units of a picture are in another order");
+    next_unit_ = see.end;
+    return {};
+  }
+  Status in_turn(const decode::TakeSeen&) {
+    return units_ == 0 || next_unit_ != std::exchange(units_, 0) ? Status(out_of_turn("no picture is done")) : Status();
+  }
   Status in_turn(const decode::FillMasks&) {
     return unfilled_.empty() || !unfilled_.front() ? Status(out_of_turn("no step waits for masks")) : Status();
   }
@@ -132,6 +147,9 @@ class Replay {
 
   nodes::Follower& follower_;
   Replica& replica_;
+  const std::optional<model::TowerSpec> tower_;
+  const int64_t rows_of_unit_;
+  int32_t units_ = 0, next_unit_ = 0;  // of the picture that is being seen
   std::vector<bool> running_;
   const bool brings_results_;
   Watchdog watchdog_;
@@ -201,7 +219,7 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
     if (!replica.ok()) return fail(replica.error());
     // No watchdog for an engine: it times this process's steps, and kills it.
     const Watchdog::Seconds timeout(for_engine ? 0 : step_timeout(options, models).least);
-    Replay replay(follower, **replica, models.max_num_seqs, for_engine, timeout, [&](Watchdog::Seconds limit) {
+    Replay replay(follower, **replica, models, for_engine, timeout, [&](Watchdog::Seconds limit) {
       if (options.on_device_failure) options.on_device_failure(step_hangs(limit.count()));
     });
     VOLLEY_RETURN_IF_ERROR(follower.reply((*replica)->ready()));

@@ -211,6 +211,10 @@ nodes::CallLimits call_limits(const ResolvedModels& models) {
   limits.logit_rows = std::max(logit_rows(models.device.kind), models.block_size);
   limits.groups = models.kv.groups;
   limits.snapshots = models.kv.snapshots;
+  if (const auto& tower = models.target.decoder.tower; tower && models.nodes == 1) {  // a node's ranks have none
+    limits.picture_side = tower->rules.token_side();
+    limits.picture_pixels = tower->rules.max_pixels;
+  }
   return limits;
 }
 

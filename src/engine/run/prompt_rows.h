@@ -17,6 +17,10 @@ class PromptRows {
 
   // The rotary position of a token after the prompt, minus its index.
   int32_t rope_offset() const { return rope_offset_; }
+  // Gives span `index` its vectors, which PromptSpan describes.
+  void set_vectors(size_t index, std::shared_ptr<const std::vector<float>> vectors) {
+    spans_[index].vectors = std::move(vectors);
+  }
   // Adds what the segment's known tokens bring. The segment refers to this object until the next call.
   void add_to(decode::RoundSegment& segment);
 

@@ -6,6 +6,8 @@
 
 #include <numeric>
 
+#include "engine/run/pictures.h"
+
 namespace volley::engine {
 namespace {
 
@@ -31,6 +33,34 @@ decode::RoundSegment chunk(const std::vector<TokenId>& tokens, int32_t start, in
   segment.start = start;
   segment.known = std::span(tokens).subspan(start, n);
   return segment;
+}
+
+// Text between pictures, which begin where the one before ends, by M-RoPE's rule.
+TEST(Pictures, ArePlacedAndKeyed) {
+  PictureRules rules;
+  rules.patch_size = 4;  // tokens of 8 x 8 pixels
+  const auto placed = [&](uint8_t last) {
+    GenerateRequest request;
+    request.prompt.resize(30, 7);
+    std::vector<uint8_t> pixels(3 * 40 * 16);
+    pixels.back() = last;
+    request.pictures = {{2, 24, 8, std::make_shared<std::vector<uint8_t>>(3 * 24 * 8)},
+                        {8, 40, 16, std::make_shared<std::vector<uint8_t>>(std::move(pixels))}};
+    place_pictures(request, rules, hash_pictures(request, rules), true);
+    return request;
+  };
+  const GenerateRequest one = placed(0), same = placed(0), other = placed(1);
+  ASSERT_EQ(one.prompt_spans.size(), 2u);
+  EXPECT_EQ(one.prompt_spans[1].begin, 8);
+  EXPECT_EQ(one.prompt_spans[1].end, 18);
+  EXPECT_EQ(one.prompt_spans[0].positions[2], (std::array<int32_t, 3>{2, 2, 4}));
+  EXPECT_EQ(one.prompt_spans[1].positions[6], (std::array<int32_t, 3>{8, 9, 9}));
+  for (size_t i = 0; i < one.prompt.size(); ++i) {
+    const bool small = i >= 2 && i < 5, large = i >= 8 && i < 18;
+    EXPECT_EQ(one.prompt_keys[i] < 0, small || large) << i;
+    EXPECT_EQ(one.prompt_keys[i] == same.prompt_keys[i], !small) << i << ": a small picture is shared by nobody";
+    EXPECT_EQ(one.prompt_keys[i] == other.prompt_keys[i], !small && !large) << i;
+  }
 }
 
 TEST(PromptRows, EachTokenHasItsPositions) {

@@ -186,6 +186,10 @@ void Replica::attach_thread() {
 decode::Answer Replica::perform(const decode::Command& command) {
   if (const auto* step = std::get_if<decode::Enqueue>(&command)) return enqueue_step(*step);
   if (std::holds_alternative<decode::Wait>(command)) return take_results();
+  // The first rank alone has the tower.
+  if (std::holds_alternative<decode::See>(command) || std::holds_alternative<decode::TakeSeen>(command)) {
+    return ranks_.front()->round->perform(command);
+  }
   if (std::holds_alternative<decode::TakePart>(command)) lockstep_.with->begin(lockstep_.replica);
   const bool asks = leader_ != nullptr && decode::is_answered(command);
   if (leader_ != nullptr) leader_->tell(command);

@@ -46,9 +46,10 @@ void add(EngineStats& sum, const EngineStats& more) {
   add_members(sum, more, &S::requests_waiting, &S::requests_running, &S::requests_finished, &S::requests_cancelled,
               &S::requests_failed, &S::preemptions, &S::device_restarts, &S::devices_restarting, &S::steps,
               &S::verify_steps, &S::experts_touched, &S::prompt_tokens, &S::cached_tokens, &S::generated_tokens,
-              &S::drafted_tokens, &S::accepted_tokens, &S::grammars_cached, &S::grammar_bytes, &S::pages_total,
-              &S::pages_used, &S::pages_cached, &S::state_bytes);
-  add_members(sum, more, &S::draft_s, &S::target_s, &S::choose_s, &S::commit_s, &S::host_s, &S::device_s, &S::idle_s);
+              &S::drafted_tokens, &S::accepted_tokens, &S::pictures, &S::picture_hits, &S::grammars_cached,
+              &S::grammar_bytes, &S::pages_total, &S::pages_used, &S::pages_cached, &S::state_bytes);
+  add_members(sum, more, &S::draft_s, &S::target_s, &S::choose_s, &S::commit_s, &S::host_s, &S::device_s, &S::idle_s,
+              &S::vision_s);
   add_members(sum.snapshots, more.snapshots, &S::Snapshots::total, &S::Snapshots::held, &S::Snapshots::bytes,
               &S::Snapshots::prompt_hits, &S::Snapshots::end_hits);
   add(sum.accepted_at, more.accepted_at);

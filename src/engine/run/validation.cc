@@ -147,16 +147,59 @@ Status check_span(const PromptSpan& span, const EngineInfo& info) {
   return {};
 }
 
-Status check_spans(const GenerateRequest& request, const EngineInfo& info) {
-  if (!request.pictures.empty()) {
+Status check_picture(const PromptPicture& picture, const GenerateRequest& request, int32_t before,
+                     const PictureRules& rules) {
+  const std::string size = std::to_string(picture.width) + " x " + std::to_string(picture.height);
+  const int32_t side = rules.token_side();
+  if (picture.width < side || picture.height < side || picture.width % side != 0 || picture.height % side != 0) {
+    return invalid_argument("A picture of " + size +
+                            " pixels does not fit this model: both sides must be multiples of " + std::to_string(side) +
+                            ".");
+  }
+  const int64_t pixels = int64_t{picture.width} * picture.height, tokens = pixels / (int64_t{side} * side);
+  if (pixels > rules.max_pixels) {
+    return invalid_argument("A picture of " + size + " pixels is too large: it may have at most " +
+                            std::to_string(rules.max_pixels) + ".");
+  }
+  if (picture.rgb == nullptr || std::ssize(*picture.rgb) != 3 * pixels) {
+    return invalid_argument("A picture of " + size + " pixels needs three bytes for each.");
+  }
+  const std::string at = "A picture of " + std::to_string(tokens) + " tokens begins at token " +
+                         std::to_string(picture.begin) + " of the prompt";
+  if (picture.begin < before || picture.begin + tokens > std::ssize(request.prompt)) {
+    return invalid_argument(at + ", where it overlaps another or the prompt's end.");
+  }
+  for (int64_t i = picture.begin; i < picture.begin + tokens; ++i) {
+    if (request.prompt[static_cast<size_t>(i)] == rules.token) continue;
+    return invalid_argument(at + ": all of these must be token id " + std::to_string(rules.token) + ".");
+  }
+  return {};
+}
+
+Status check_pictures(const GenerateRequest& request, const EngineInfo& info) {
+  if (!info.pictures) {
     return unimplemented("Pictures in prompts are not built for " + info.architecture + ": send text alone.");
   }
+  if (!request.prompt_keys.empty() || !request.prompt_spans.empty()) {
+    return invalid_argument("A prompt with pictures has no prompt_keys and no prompt_spans: the engine makes them.");
+  }
+  int32_t before = 0;
+  for (const PromptPicture& picture : request.pictures) {
+    VOLLEY_RETURN_IF_ERROR(check_picture(picture, request, before, *info.pictures));
+    const int32_t side = info.pictures->token_side();
+    before = picture.begin + picture.width / side * (picture.height / side);
+  }
+  return {};
+}
+
+Status check_spans(const GenerateRequest& request, const EngineInfo& info) {
+  if (!request.pictures.empty()) return check_pictures(request, info);
   if (request.prompt_spans.empty()) return {};
   if (request.prompt_keys.empty()) {
     return invalid_argument("prompt_spans needs prompt_keys: the prefix cache cannot tell vectors apart by token ids.");
   }
-  // The host waits for the GPU while it copies vectors, and must not where the pass waits for other replicas' passes.
-  if (info.device != "cpu" && info.data_parallel_size > 1 && info.expert_parallel) {
+  // Without memory for their copies the host waits for the GPU, and must not where the pass waits for other replicas'.
+  if (info.device != "cpu" && !info.pictures && info.data_parallel_size > 1 && info.expert_parallel) {
     return unimplemented(
         "prompt_spans is not built for replicas on GPUs that divide the experts: leave "
         "--enable-expert-parallel out.");

@@ -11,6 +11,9 @@ namespace {
 
 using Clock = RequestOutput::Clock;
 
+// Multiply-adds of a tower in a second, below which a device is held to hang.
+constexpr double kLeastMacs = 2.5e11;
+
 VerifyConfig verify_config(const WorkerParts& parts, const decode::CostModel& costs) {
   const decode::StepExecutor& round = *parts.replica;
   VerifyConfig config;
@@ -34,6 +37,7 @@ Worker::Worker(WorkerParts parts)
       verify_(verify_config(parts_, costs_)),
       acceptance_(parts_.drafters.begin(), parts_.drafters.end()),
       vocab_(parts_.replica->vocab()),
+      pictures_(std::move(parts_.pictures)),
       times_before_(parts_.replica->times()),
       queued_(queue_limits(parts_.max_queue)),
       watchdog_(std::chrono::duration<double>(parts_.step_timeout.least),
@@ -154,6 +158,7 @@ void Worker::run() {
   while (take_commands()) {
     check_processes();
     handle_pending();
+    see();
     if (!scheduler_.idle() || !flights_.empty()) {
       step();
     } else if (lockstep_.behind()) {
@@ -207,7 +212,7 @@ void Worker::follow_to_the_end() {
 // Commands that a fault left in pending_ come first.
 bool Worker::take_commands() {
   std::unique_lock lock(mutex_);
-  if (pending_.empty() && scheduler_.idle() && flights_.empty()) {
+  if (pending_.empty() && scheduler_.idle() && flights_.empty() && pictures_.idle()) {
     wake_.wait(lock, [&] { return stopping_ || !commands_.empty() || !lost_.empty() || lockstep_.behind(); });
   } else if (const auto time = plan_deadline_.next()) {
     wake_.wait_until(lock, *time, [&] { return stopping_ || !commands_.empty(); });
@@ -277,22 +282,88 @@ void Worker::handle(Admission admission) {
                                               .simulate = std::move(request.simulate_acceptance),
                                               .deadline = deadline});
   VOLLEY_CHECK(inserted);
-  const sched::RequestTraits traits{.speculation = request.speculation,
-                                    .reuses_prefix = request.prompt_logprobs < 0,
-                                    .shares_prompt = request.shares_prompt,
-                                    .tenant = std::move(request.tenant),
-                                    .group = request.group,
-                                    .priority = request.priority,
-                                    .prompt_keys = std::move(request.prompt_keys)};
+  sched::RequestTraits traits{.speculation = request.speculation,
+                              .reuses_prefix = request.prompt_logprobs < 0,
+                              .shares_prompt = request.shares_prompt,
+                              .tenant = std::move(request.tenant),
+                              .group = request.group,
+                              .priority = request.priority,
+                              .prompt_keys = std::move(request.prompt_keys)};
+  for (const PromptPicture& picture : request.pictures) {
+    const int32_t side = parts_.pictures_side;
+    traits.unbroken.emplace_back(picture.begin, picture.begin + picture.width / side * (picture.height / side));
+  }
+  Unseen unseen = {std::move(admission.pictures),
+                   {},
+                   std::move(request.cache_namespace),
+                   std::move(request.prompt),
+                   request.max_tokens,
+                   std::move(traits)};
+  for (size_t i = 0; i < unseen.hashes.size(); ++i) {
+    const PictureVectors vectors = pictures_.find(unseen.hashes[i], request.pictures[i], admission.id);
+    unseen.seen.push_back(vectors != nullptr);
+    if (vectors != nullptr) it->second.prompt_rows.set_vectors(i, vectors);
+  }
+  if (std::ranges::count(unseen.seen, false) > 0) {
+    unseen_.emplace(admission.id, std::move(unseen));
+  } else {
+    schedule(admission.id, std::move(unseen));
+  }
+}
+
+void Worker::schedule(RequestId id, Unseen request) {
   const Status added =
-      scheduler_.add(admission.id, request.cache_namespace, std::move(request.prompt), request.max_tokens, traits);
-  if (!added.ok()) end(admission.id, FinishReason::kError, added.error());
+      scheduler_.add(id, request.space, std::move(request.prompt), request.max_tokens, std::move(request.traits));
+  if (!added.ok()) end(id, FinishReason::kError, added.error());
+}
+
+void Worker::see(RequestId id, const Sha256& hash, const PictureVectors& vectors) {
+  const auto found = unseen_.find(id);
+  if (found == unseen_.end()) return;
+  Unseen& request = found->second;
+  for (size_t i = 0; i < request.hashes.size(); ++i) {
+    if (request.hashes[i] != hash) continue;
+    request.seen[i] = true;
+    requests_.at(id).prompt_rows.set_vectors(i, vectors);
+  }
+  if (std::ranges::count(request.seen, false) > 0) return;
+  Unseen ready = std::move(request);
+  unseen_.erase(found);
+  schedule(id, std::move(ready));
+}
+
+// A piece takes what the target leaves beside decoding, and of that a half, for prompts. The host never waits for a
+// picture while the device has steps to do: the vectors are there when a step that was enqueued behind them has ended.
+void Worker::see() {
+  if (pictures_.idle() || (seeing_s_ > 0 && !flights_.empty())) return;
+  const Watchdog::Step watched(watchdog_);
+  const double left = target_.seconds - (scheduler_.idle() ? 0 : verify_.plain_s());
+  const double seconds = target_.seconds > 0 ? std::max(left, target_.seconds / 5) / 2 : 0;
+  if (const auto piece = pictures_.next(seconds)) {
+    watchdog_.allow(std::chrono::duration<double>(piece->macs / kLeastMacs));
+    const PromptPicture& picture = *piece->picture;
+    const std::span<const uint8_t> pixels = piece->begin == 0 ? std::span(*picture.rgb) : std::span<const uint8_t>();
+    parts_.replica->execute(decode::See{picture.width, picture.height, pixels, piece->begin, piece->end});
+    pictures_.enqueued(*piece);
+    seeing_s_ = piece->seconds;
+    vectors_behind_ = planned_steps_ + 1;
+    if (!flights_.empty() || pictures_.next(0)) return;
+  }
+  if (!flights_.empty() && planned_steps_ - std::ssize(flights_) < vectors_behind_) return;
+  decode::Seen seen = parts_.replica->execute(decode::TakeSeen{});
+  if (flights_.empty()) seeing_s_ = 0;  // the device has nothing to do
+  const Pictures::Made made = pictures_.made(std::move(seen.vectors), seen.seconds);
+  for (const RequestId id : made.waiting) see(id, made.hash, made.vectors);
 }
 
 void Worker::end(RequestId id, FinishReason reason, std::optional<Error> error) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;  // the request has ended already
-  scheduler_.remove(id);
+  if (unseen_.erase(id) > 0) {
+    pictures_.forget(id);
+  } else {
+    scheduler_.remove(id);
+  }
   switch (reason) {
     case FinishReason::kCancelled:
       ++totals_.requests_cancelled;
@@ -350,8 +421,11 @@ void Worker::publish_stats() {
   stats.verify = verify_.stats();
   stats.experts_touched = experts_before_;
   if (parts_.replica) stats.experts_touched += parts_.replica->experts_touched();
-  stats.requests_waiting = now.waiting;
+  stats.requests_waiting = now.waiting + std::ssize(unseen_);
   stats.requests_running = now.running;
+  stats.pictures = pictures_.made_so_far();
+  stats.picture_hits = pictures_.hits();
+  stats.vision_s = pictures_.seconds();
   stats.preemptions = now.preemptions;
   stats.pages_total = now.pages[0].total;
   stats.pages_used = now.pages[0].used;
@@ -379,8 +453,9 @@ void Worker::count_queued() {
   const sched::SchedulerStats now = scheduler_.stats();
   FairSpace queued(queue_limits(parts_.max_queue));
   scheduler_.for_each_tenant([&](const std::string& tenant, size_t waiting) { queued.take(tenant, waiting); });
+  for (const auto& [id, request] : unseen_) queued.take(request.traits.tenant);
   const std::lock_guard lock(mutex_);
-  published_.requests_waiting = now.waiting;
+  published_.requests_waiting = now.waiting + std::ssize(unseen_);
   published_.requests_running = now.running;
   for (const auto* commands : {&pending_, &commands_}) {
     for (const Command& command : *commands) {

@@ -16,6 +16,7 @@
 #include "engine/run/executor.h"
 #include "engine/run/grammar_masks.h"
 #include "engine/run/open_requests.h"
+#include "engine/run/pictures.h"
 #include "engine/run/plan_deadline.h"
 #include "engine/run/prompt_rows.h"
 #include "engine/run/queue_places.h"
@@ -33,6 +34,8 @@ struct WorkerParts {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<TokenId> eos_ids;
   int32_t prompt_vectors = 1;  // EngineInfo's
+  Pictures::Config pictures;
+  int32_t pictures_side = 0;  // PictureRules::token_side(); 0: there are none
   sched::SchedulerConfig scheduler;
   double target_step_s = 0;  // sched::TargetStep
   int32_t max_queue = 0;     // waiting requests
@@ -60,6 +63,7 @@ struct Admission {
   std::unique_ptr<text::Matcher> matcher;  // for request.grammar; may be null
   EventSink sink;
   RequestOutput::Clock::time_point submitted;
+  std::vector<Sha256> pictures;  // their hashes; the request has their spans, without vectors
 };
 
 class Worker {
@@ -102,6 +106,16 @@ class Worker {
   };
   using Requests = std::unordered_map<RequestId, Request>;
 
+  // A request some of whose pictures have no vectors yet: what the scheduler gets when they have.
+  struct Unseen {
+    std::vector<Sha256> hashes;  // of its spans
+    std::vector<bool> seen;
+    std::string space;
+    std::vector<TokenId> prompt;
+    int32_t max_tokens = 0;
+    sched::RequestTraits traits;
+  };
+
   // A planned step on its way.
   struct Flight {
     sched::StepPlan plan;
@@ -117,6 +131,9 @@ class Worker {
   bool take_commands();    // into pending_; waits while idle, and for PlanDeadline; false when the engine ends
   void handle(Command command);
   void handle(Admission admission);
+  void schedule(RequestId id, Unseen request);
+  void see(RequestId id, const Sha256& hash, const PictureVectors& vectors);
+  void see();  // a piece of the pictures' work, between steps
   void move_commands();
   void handle_pending();
   bool attend();                               // to commands, between steps; false: the engine ends
@@ -173,6 +190,10 @@ class Worker {
   std::vector<AcceptanceWatch> acceptance_;  // by drafter
   const int32_t vocab_;
   Requests requests_;
+  Pictures pictures_;
+  std::unordered_map<RequestId, Unseen> unseen_;
+  double seeing_s_ = 0;                             // of the tower's work since the last step was planned
+  int64_t planned_steps_ = 0, vectors_behind_ = 0;  // steps so far; the step behind which a picture's vectors are there
   std::set<std::pair<RequestOutput::Clock::time_point, RequestId>> deadlines_;
   EngineStats totals_;          // counters; publish_stats() adds the gauges
   std::deque<Flight> flights_;  // oldest first

@@ -51,6 +51,7 @@ bool Worker::recover(const std::string& fault) {
 void Worker::forget_device_state() {
   for (auto& [id, request] : requests_) request.slot.reset();
   flights_.clear();
+  pictures_.restart();
   plan_deadline_ = {};
 }
 

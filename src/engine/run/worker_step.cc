@@ -65,9 +65,9 @@ bool Worker::start_step() {
   const Clock::time_point planning = Clock::now();
   // Prompts come before drafts, which may take what prompts and plain decoding leave. What that takes is the step
   // before's.
-  const sched::DecodingOutlook outlook = scheduler_.decoding(budget_beside(verify_.plain_s()));
+  const sched::DecodingOutlook outlook = scheduler_.decoding(budget_beside(verify_.plain_s() + seeing_s_));
   VerifyStep verify = verify_.next(outlook, target_.decoding(outlook.prompts_s));
-  sched::StepPlan plan = scheduler_.plan(verify.limit, budget_beside(verify.decoding_s));
+  sched::StepPlan plan = scheduler_.plan(verify.limit, budget_beside(verify.decoding_s + seeing_s_));
   VOLLEY_CHECK_MSG(!plan.empty() || !flights_.empty() || scheduler_.idle(),
                    "the scheduler has requests but plans nothing");
   if (plan.empty()) return false;
@@ -85,6 +85,8 @@ bool Worker::start_step() {
   const bool timed = plans_late() && !segments_.empty();
   plan_deadline_.planned(planning, begin, Clock::now(), timed ? costs_.at_least(verify.shape) : 0);
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty(), timeout});
+  seeing_s_ = 0;
+  ++planned_steps_;
   segments_.clear();  // with the request's end, only its step still holds the grammar
   if (flights_.size() == 1) fill_masks();
   return true;

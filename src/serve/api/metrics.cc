@@ -281,6 +281,11 @@ void add_phases(const EngineStats& stats, Snapshot& out) {
   for (const auto& [phase, seconds] : phases) {
     out.counter("volley:round_phase_seconds_total", "Time by phase of the round.", seconds, {{"phase", phase}});
   }
+  out.counter("volley:pictures_total", "Pictures whose vectors the vision tower has made.",
+              static_cast<double>(stats.pictures));
+  out.counter("volley:picture_cache_hits_total", "Pictures in prompts whose vectors were there or being made.",
+              static_cast<double>(stats.picture_hits));
+  out.counter("volley:vision_seconds_total", "Time of the device in the vision tower.", stats.vision_s);
   out.counter("volley:device_step_seconds_total", "Time of the device in steps.", stats.device_s);
   out.counter("volley:device_gap_seconds_total",
               "Time of the device between steps of which the next was there already.", stats.idle_s);

@@ -77,6 +77,7 @@ volley:spec_decode_num_accepted_tokens_total{model_name="pocket"} 380
 volley:spec_decode_num_accepted_tokens_per_pos_total{position="1",model_name="pocket"} 80
 volley:spec_decode_acceptance_length{model_name="pocket"} 4.8
 volley:round_phase_seconds_total{phase="draft",model_name="pocket"} 1.5
+volley:pictures_total{model_name="pocket"} 0
 volley:device_step_seconds_total{model_name="pocket"} 2.5
 volley:device_gap_seconds_total{model_name="pocket"} 0.25
 # TYPE volley:num_requests_running gauge
