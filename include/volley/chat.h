@@ -37,7 +37,7 @@ class ChatReader {
 
 struct ChatPrompt {
   std::string text;  // for people: `tokens` distinguish control tokens from users' text that is spelt like them
-  std::vector<TokenId> tokens;  // GenerateRequest::prompt
+  std::vector<TokenId> tokens;               // GenerateRequest::prompt
   std::vector<PromptPicture> pictures = {};  // GenerateRequest::pictures
 };
 

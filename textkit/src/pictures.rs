@@ -46,7 +46,11 @@ struct Opened<'a> {
 impl Opened<'_> {
     /// The size after the turn.
     fn size(&self) -> (u32, u32) {
-        if self.turn > 4 { (self.height, self.width) } else { (self.width, self.height) }
+        if self.turn > 4 {
+            (self.height, self.width)
+        } else {
+            (self.width, self.height)
+        }
     }
 }
 

@@ -28,8 +28,9 @@ struct ChatInput {
   std::vector<Source> sources;
 };
 
-// Renders the chat and encodes it. A picture's placeholder becomes as many tokens as the picture has; the same letters in
-// a text are no picture. Errors as render() and encode() of the format; kInvalidArgument for pictures names their place.
+// Renders the chat and encodes it. A picture's placeholder becomes as many tokens as the picture has; the same letters
+// in a text are no picture. Errors as render() and encode() of the format; kInvalidArgument for pictures names their
+// place.
 Result<ChatInput> encode_chat(const Engine& engine, const AnswerFormat& format, Conversation chat,
                               bool add_special_tokens, const EncodeLimits& limits);
 

@@ -1,5 +1,5 @@
-// Protects pictures on their way from each API's request to the engine: in their places, with their sizes and pixels, or
-// a sentence that names the part.
+// Protects pictures on their way from each API's request to the engine: in their places, with their sizes and pixels,
+// or a sentence that names the part.
 #include "serve/api/chat_input.h"
 
 #include <gmock/gmock.h>
@@ -13,9 +13,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kWide = "NjR4MzI=";            // "64x32": two tokens
-constexpr const char* kSquare = "MzJ4MzI";           // "32x32", without its padding
-constexpr const char* kLarge = "NjQwMHg2NDAw";       // "6400x6400": 40,000 tokens
+constexpr const char* kWide = "NjR4MzI=";       // "64x32": two tokens
+constexpr const char* kSquare = "MzJ4MzI";      // "32x32", without its padding
+constexpr const char* kLarge = "NjQwMHg2NDAw";  // "6400x6400": 40,000 tokens
 constexpr const char* kMessages = "/v1/messages";
 constexpr const char* kResponses = "/v1/responses";
 
@@ -72,9 +72,11 @@ class ChatInputTest : public ApiTest {
 
 TEST_F(ChatInputTest, EachApiBringsPicturesInTheirPlaces) {
   const json result = {{"type", "tool_result"}, {"tool_use_id", "c"}, {"content", {text("Shot"), block(kWide)}}};
-  const json call = {{"role", "assistant"}, {"content", {{{"type", "tool_use"}, {"id", "c"}, {"name", "f"}, {"input", json::object()}}}}};
+  const json call = {{"role", "assistant"},
+                     {"content", {{{"type", "tool_use"}, {"id", "c"}, {"name", "f"}, {"input", json::object()}}}}};
   const json tool = {{"role", "tool"}, {"tool_call_id", "c"}, {"content", {text("Shot"), chat_part(kWide)}}};
-  const json output = {{"type", "function_call_output"}, {"call_id", "c"}, {"output", {text("Shot", "input_text"), item_part(kWide)}}};
+  const json output = {
+      {"type", "function_call_output"}, {"call_id", "c"}, {"output", {text("Shot", "input_text"), item_part(kWide)}}};
   const std::tuple<const char*, json, const char*> cases[] = {
       {kChatPath, chat({text("Shot"), chat_part(kWide), text("and"), chat_part(kSquare)}), "64x32 32x32 "},
       {kChatPath, {{"messages", {user("A"), tool}}}, "64x32 "},
@@ -99,8 +101,10 @@ TEST_F(ChatInputTest, LettersOfAUserAreNoPicture) {
 }
 
 TEST_F(ChatInputTest, TokensOfPicturesCount) {
-  const int64_t with = ask(api_, std::string(kMessages) + "/count_tokens", {{"messages", {user({block(kWide)})}}}).at("input_tokens");
-  const int64_t less = ask(api_, std::string(kMessages) + "/count_tokens", {{"messages", {user({block(kSquare)})}}}).at("input_tokens");
+  const int64_t with =
+      ask(api_, std::string(kMessages) + "/count_tokens", {{"messages", {user({block(kWide)})}}}).at("input_tokens");
+  const int64_t less =
+      ask(api_, std::string(kMessages) + "/count_tokens", {{"messages", {user({block(kSquare)})}}}).at("input_tokens");
   EXPECT_EQ(with, less + 1);
   EXPECT_GT(ask(api_, "/tokenize", chat({chat_part(kWide)})).at("count"), 2);
   EXPECT_EQ(ask(api_, kChatPath, chat({chat_part(kWide)})).at("usage").at("prompt_tokens"),
@@ -119,6 +123,17 @@ TEST_F(ChatInputTest, AKeptResponseKeepsItsPictures) {
   EXPECT_EQ(content.at(1), text("What?", "input_text"));
 }
 
+// Python and lines of files make prompts without a server.
+TEST_F(ChatInputTest, PromptsOfTheCppApiHavePictures) {
+  const std::string messages = json({user({text("Shot"), chat_part(kWide)})}).dump();
+  const auto prompt = ChatFormat::prompt_of(engine_, {messages});
+  ASSERT_TRUE(prompt.ok()) << prompt.error().message;
+  ASSERT_EQ(prompt->pictures.size(), 1u);
+  EXPECT_EQ(prompt->tokens.at(size_t(prompt->pictures[0].begin)), 258);
+  EXPECT_THAT(ChatFormat::prompt_of(FakeEngine(), {messages}).error().message, HasSubstr("Only text is supported"));
+  EXPECT_EQ(ChatFormat::prompt_of(engine_, {R"([{"role":"ipython","content":"\"image\""}])"})->pictures.size(), 0u);
+}
+
 TEST_F(ChatInputTest, RefusalsNameThePart) {
   json url = chat_part(kWide), nothing = block(kWide), many = json::array();
   url["image_url"] = "https://example.com/a.png";
@@ -129,7 +144,8 @@ TEST_F(ChatInputTest, RefusalsNameThePart) {
   assistant["messages"][0]["role"] = "assistant";
   const std::tuple<const char*, json, const char*> cases[] = {
       {kChatPath, chat({text("A"), url}), "messages[0].content[1] names a picture elsewhere"},
-      {kResponses, items({{{"type", "input_image"}, {"file_id", "file-1"}}}), "input[0].content[0] must hold a picture's bytes"},
+      {kResponses, items({{{"type", "input_image"}, {"file_id", "file-1"}}}),
+       "input[0].content[0] must hold a picture's bytes"},
       {kMessages, blocks({nothing}), "messages[0].content[0] must hold a picture's bytes"},
       {kMessages, blocks({block("!!!!")}), "messages[0].content[0] must hold the picture's bytes in Base64"},
       {kChatPath, chat({chat_part("AAAA")}), "messages[0].content[0]: the picture is no file of a test."},

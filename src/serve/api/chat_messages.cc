@@ -49,6 +49,10 @@ bool read_calls(FieldReader& in, const json& calls, std::string_view raw, const 
   return true;
 }
 
+bool is_picture_part(const json& part) {
+  return std::ranges::find(kPictureTypes, text_member(part, "type")) != std::end(kPictureTypes);
+}
+
 // Reads a part with a picture. False after an error.
 bool read_picture_part(FieldReader& in, const PartTypes& types, const json& part, const std::string& where,
                        std::string& out) {
@@ -58,7 +62,8 @@ bool read_picture_part(FieldReader& in, const PartTypes& types, const json& part
     url = "data:" + text_member(value, "media_type") + ";base64," + text_member(value, "data");
   }
   if (url.empty()) {
-    in.fail(invalid_field(types.field, where + " must hold a picture's bytes: as \"data:image/png;base64,\" and Base64."));
+    in.fail(
+        invalid_field(types.field, where + " must hold a picture's bytes: as \"data:image/png;base64,\" and Base64."));
   } else if (!url.starts_with("data:")) {
     in.fail(unsupported_field(types.field, where + " names a picture elsewhere, and this server does not fetch any. "
                                                    "Send its bytes: \"data:image/png;base64,\" and Base64."));
@@ -128,9 +133,7 @@ bool read_part(FieldReader& in, const PartTypes& types, const json& part, const 
     in.fail(invalid_field(types.field, where + " must be an object with a \"type\"."));
     return false;
   }
-  if (types.pictures && std::ranges::find(kPictureTypes, type) != std::end(kPictureTypes)) {
-    return read_picture_part(in, types, part, where, out);
-  }
+  if (types.pictures && is_picture_part(part)) return read_picture_part(in, types, part, where, out);
   if (const auto left_out = std::ranges::find(types.left_out, type, &PartTypes::LeftOut::first);
       left_out != types.left_out.end()) {
     out += left_out_text(left_out->second, notes);
@@ -181,6 +184,16 @@ void read_messages(FieldReader& in, std::string_view body, bool sees, Conversati
     if (!message) return;
     chat.messages.push_back(std::move(*message));
   }
+}
+
+bool has_pictures(std::string_view messages) {
+  if (messages.find("\"image") == std::string_view::npos) return false;
+  const json list = read_json(messages);
+  for (const json& message : list.is_array() ? list : json::array()) {
+    const json& parts = member_of(message, "content");
+    if (parts.is_array() && std::ranges::any_of(parts, is_picture_part)) return true;
+  }
+  return false;
 }
 
 Result<Conversation> conversation_of(const ChatMessages& chat, bool sees) {

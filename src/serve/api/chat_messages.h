@@ -18,10 +18,10 @@ namespace volley::serve {
 struct PartTypes {
   using LeftOut = std::pair<std::string_view, std::string_view>;  // a type, and its name for people
 
-  std::string_view field;                   // the request's field
-  std::string_view supported;               // ends the sentence on an unsupported type
-  std::span<const std::string_view> texts;  // types with text
-  std::span<const LeftOut> left_out = {};   // types that the model only sees mentioned
+  std::string_view field;                        // the request's field
+  std::string_view supported;                    // ends the sentence on an unsupported type
+  std::span<const std::string_view> texts;       // types with text
+  std::span<const LeftOut> left_out = {};        // types that the model only sees mentioned
   std::vector<ChatPicture>* pictures = nullptr;  // gets the pictures of parts; null: these are not taken
 };
 
@@ -38,6 +38,9 @@ bool read_parts(FieldReader& in, std::string_view field, const nlohmann::json& c
 // are left out. Other values stay as the client wrote them, because templates print them. `body`: the JSON text that
 // `in` reads. `sees`: the model takes pictures.
 void read_messages(FieldReader& in, std::string_view body, bool sees, Conversation& chat, Notes& notes);
+
+// Whether a list of messages, as JSON, has parts with pictures.
+bool has_pictures(std::string_view messages);
 
 // Reads a conversation of the C++ API, whose messages are those of a chat completion. kInvalidArgument.
 Result<Conversation> conversation_of(const ChatMessages& chat, bool sees = false);

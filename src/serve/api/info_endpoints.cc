@@ -112,6 +112,7 @@ Json model_card(const std::string& name, std::time_t created, const EngineInfo& 
           {"created", static_cast<int64_t>(created)},
           {"owned_by", "volley"},
           {"max_model_len", info.max_model_len},
+          {"modalities", info.pictures ? Json({"text", "image"}) : Json::array({"text"})},
           {"volley",
            {{"block_size", info.block_size},
             {"tensor_parallel_size", info.tensor_parallel_size},

@@ -29,14 +29,15 @@ std::optional<std::string> from_base64(std::string_view text) {
   return bytes;
 }
 
+std::string to_base64(std::string_view bytes) {
+  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // and a zero byte
+  EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes_of(bytes), static_cast<int>(bytes.size()));
+  text.pop_back();
+  return text;
+}
+
 std::string seal_text(std::string_view text) {
-  std::string sealed(kMark);
-  const size_t begin = sealed.size();
-  sealed.resize(begin + (text.size() + 2) / 3 * 4 + 1);  // and a zero byte
-  EVP_EncodeBlock(reinterpret_cast<unsigned char*>(sealed.data() + begin), bytes_of(text),
-                  static_cast<int>(text.size()));
-  sealed.pop_back();
-  return sealed;
+  return std::string(kMark) + to_base64(text);
 }
 
 std::optional<std::string> unseal_text(std::string_view sealed) {

@@ -14,5 +14,6 @@ std::optional<std::string> unseal_text(std::string_view sealed);
 
 // The bytes that padded Base64 without white space stands for; nothing: it is none.
 std::optional<std::string> from_base64(std::string_view text);
+std::string to_base64(std::string_view bytes);
 
 }  // namespace volley::serve

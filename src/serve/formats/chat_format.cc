@@ -1,7 +1,6 @@
 // Implements include/volley/chat.h with the parts of the server's chats.
 #include <volley/chat.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "serve/api/chat_input.h"
@@ -80,12 +79,9 @@ Result<std::unique_ptr<ChatFormat>> ChatFormat::find(const Engine& engine) {
 }
 
 Result<ChatPrompt> ChatFormat::prompt_of(const Engine& engine, const ChatMessages& chat) {
-  if (engine.info().pictures) {
-    VOLLEY_ASSIGN(serve::Conversation conversation, serve::conversation_of(chat, true));
-    const auto shows = [](const serve::ChatMessage& message) { return !message.pictures.empty(); };
-    if (std::ranges::any_of(conversation.messages, shows)) {
-      return serve::chat_prompt(engine, *serve::plain_answers(), std::move(conversation), chat.cancelled);
-    }
+  if (serve::has_pictures(chat.messages_json)) {
+    VOLLEY_ASSIGN(serve::Conversation conversation, serve::conversation_of(chat, engine.info().pictures.has_value()));
+    return serve::chat_prompt(engine, *serve::plain_answers(), std::move(conversation), chat.cancelled);
   }
   ChatPrompt prompt;
   VOLLEY_ASSIGN(prompt.text, engine.render_chat(chat));

@@ -33,10 +33,10 @@ struct ResponseItem {
   std::string role = {};  // a message's role
   // text of a message, thought or output; a call's arguments or input; tools as JSON; a foreign item's whole JSON
   std::string text = {};
-  std::string call_id = {};  // for a call and its output
-  std::string name = {};     // a call's tool
-  std::string space = {};    // namespace of a call's tool; may be empty
-  bool sealed = false;       // a thought's "encrypted_content" has it, too
+  std::string call_id = {};                // for a call and its output
+  std::string name = {};                   // a call's tool
+  std::string space = {};                  // namespace of a call's tool; may be empty
+  bool sealed = false;                     // a thought's "encrypted_content" has it, too
   std::vector<ChatPicture> pictures = {};  // as in ChatMessage
 
   bool has_tools() const { return kind == Kind::kTools || kind == Kind::kSearchOutput; }
