@@ -135,7 +135,7 @@ constexpr size_t kMaxHeldBytes = size_t{256} << 20;
 
 ApiError too_many_copies(const ApiRequest& request) {
   return invalid_field(request.n > 1 ? "n" : prompt_field(request),
-                       "Prompts, grammar, stop strings and biases of all choices together take more than " +
+                       "Prompts, pictures, grammar, stop strings and biases of all choices together take more than " +
                            std::to_string(kMaxHeldBytes >> 20) + " MiB. Ask for fewer choices at once.");
 }
 
@@ -326,6 +326,9 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
   const bool show_ids = request.shape.token_ids || request.generate.prompt_logprobs >= 0;
   size_t held = 0;
   for (EncodedPrompt& prompt : prompts) {
+    for (const PromptPicture& picture : prompt.chat.pictures)
+      held += size_t(picture.width) * size_t(picture.height) * 3;
+    if (held > kMaxHeldBytes) return too_many_copies(request);
     const Status read = read_pixels(engine, prompt.chat, context.cancelled);
     if (!read.ok()) return api_error(read.error(), std::string(prompt_field(request)));
     PromptInfo& shown = plan.info.prompts.emplace_back();
