@@ -79,7 +79,8 @@ export class PictureTray {
       } else if (this.#urls.length === kMostPictures) {
         showNotice(`A message shows at most ${kMostPictures} pictures.`);
       } else {
-        this.#show([...this.#urls, await urlOf(file)]);
+        const url = await urlOf(file); // others may come meanwhile
+        this.#show([...this.#urls, url]);
       }
     }
   }
