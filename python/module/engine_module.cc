@@ -159,6 +159,10 @@ void bind_request(nb::module_& m) {
   nb::class_<PromptPicture>(m, "PromptPicture")
       .def_ro("width", &PromptPicture::width)
       .def_ro("height", &PromptPicture::height);
+  nb::class_<ChatPrompt>(m, "ChatPrompt")
+      .def_ro("text", &ChatPrompt::text)
+      .def_ro("tokens", &ChatPrompt::tokens)
+      .def_ro("pictures", &ChatPrompt::pictures);
   nb::class_<GenerateRequest>(m, "Request")
       .def(nb::init<>())
       .def_rw("prompt", &GenerateRequest::prompt)
@@ -336,10 +340,6 @@ void bind_chat(nb::module_& m) {
             return reader.read(c.text, c.marks, c.ended ? &c.finish : nullptr);
           },
           "piece"_a);
-  nb::class_<ChatPrompt>(m, "ChatPrompt")
-      .def_ro("text", &ChatPrompt::text)
-      .def_ro("tokens", &ChatPrompt::tokens)
-      .def_ro("pictures", &ChatPrompt::pictures);
   nb::class_<ChatFormat>(m, "ChatFormat")
       .def(
           "render",

@@ -398,10 +398,11 @@ describe('pictures', () => {
 
   it('are chosen, pasted and dropped, shown, sent with the message and kept', () =>
     withPage(sees, {}, async (page) => {
-      await page.setInputFiles('#picture-file', file('image/png', 'a.png'));
+      await page.setInputFiles('#picture-file', [file('image/png', 'a.png'), file('image/png', 'b.png')]);
       await drop(page, 'paste');
       await drop(page, 'drop');
-      await page.waitForFunction(() => document.querySelectorAll('#pictures .thumbnail').length === 3);
+      await page.waitForFunction(() => document.querySelectorAll('#pictures .thumbnail').length === 4);
+      await page.click('#pictures button >> nth=0');
       await page.click('#pictures button >> nth=0');
       assert.equal(await thumbnails(page), 2);
       assert.deepEqual(await accessibilityProblems(page), []);

@@ -73,7 +73,8 @@ export class PictureTray {
   }
 
   async #add(files) {
-    for (const file of files) {
+    // A copy: a browser empties the list when the event is over.
+    for (const file of [...files]) {
       if (!kTypes.includes(file.type) || file.size > kMostPictureBytes) {
         showNotice(`${file.name} is no picture in PNG, JPEG, WebP or GIF of at most ${kMostPictureBytes >> 20} MB.`);
       } else if (this.#urls.length === kMostPictures) {
