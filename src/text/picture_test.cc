@@ -16,6 +16,7 @@ namespace volley::text {
 namespace {
 
 using nlohmann::json;
+using std::string_literals::operator""s;
 using testing::HasSubstr;
 
 std::string base64(std::string_view text) {
@@ -135,6 +136,11 @@ TEST(Picture, LimitsAreSentences) {
   EXPECT_THAT(error_of(png_of(16385, 16384)), HasSubstr("16385 x 16384 pixels, and a side may have 16384"));
   EXPECT_THAT(error_of(png_of(16000, 16000)), HasSubstr("at most 64 million are taken"));
   EXPECT_THAT(error_of(png_of(2010, 10)), HasSubstr("at most 200 times the other"));
+  std::string gif = files().at("gif"), jpeg = files().at("jpeg-L-turn-0");
+  gif.replace(6, 4, "\x01\x40\x01\x40");
+  EXPECT_THAT(error_of(gif), HasSubstr("16385 x 16385 pixels, and a side may have 16384"));
+  jpeg.replace(jpeg.find("\xFF\xC0") + 5, 4, "\x20\x00\x40\x00"s);
+  EXPECT_THAT(error_of(jpeg), HasSubstr("16384 x 8192 pixels, and at most 64 million"));
   EXPECT_THAT(error_of(png_of(0, 10)), HasSubstr("cannot be read as PNG"));
   EXPECT_THAT(error_of(png_of(8000, 8000)), HasSubstr("cannot be read as PNG"));  // a header that lies
   EXPECT_THAT(error_of(files().at("gif"), rules(0, 0)), HasSubstr("no sizes of pictures"));
