@@ -54,7 +54,11 @@ class PictureText {
   Status encode() {
     const PictureRules& rules = *engine_.info().pictures;
     const std::string placeholder = engine_.decode({&rules.token, 1}, false), text = std::move(out_.text);
-    size_t begin = 0;
+    size_t marks = 0, begin = 0;
+    for (size_t at = text.find(kPictureMark); at != std::string::npos; at = text.find(kPictureMark, at + 1)) ++marks;
+    if (marks > out_.pictures.size()) {
+      return invalid_argument("A text beside pictures holds the character U+FDD1, which marks them: leave it out.");
+    }
     for (PromptPicture& picture : out_.pictures) {
       const size_t mark = text.find(kPictureMark, begin), behind = mark + kPictureMark.size();
       const size_t place = mark == std::string::npos ? mark : text.find(placeholder, behind);
@@ -67,9 +71,6 @@ class PictureText {
       out_.ids.insert(out_.ids.end(), size_t(picture.width / side) * size_t(picture.height / side), rules.token);
       out_.text += placeholder;
       begin = place + placeholder.size();
-    }
-    if (text.find(kPictureMark, begin) != std::string::npos) {
-      return invalid_argument("A text beside pictures holds the character U+FDD1, which marks them: leave it out.");
     }
     return add(text.substr(begin));
   }
