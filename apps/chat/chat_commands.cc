@@ -53,6 +53,7 @@ const std::vector<ChatCommandName>& chat_commands() {
       {"/set", "[NAME VALUE]", "all settings of answers; one of them, such as temperature 0.7; default takes one back"},
       {"/stats", "[on|off]", "figures of the last answer, or of each from now on"},
       {"/regenerate", "", "answer the last message again"},
+      {"/image", "FILE", "show the model a picture with the next message"},
       {"/save", "FILE", "keep messages and settings"},
       {"/load", "FILE", "go on with kept ones"},
       {"/quit", "", "leave, as Ctrl-D and /exit do"},
@@ -93,7 +94,7 @@ LineCompletion complete_chat_line(std::string_view line) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos) return {0, beginning_with(line, chat_command_names())};
   const std::string_view name = line.substr(0, space), typed = line.substr(space + 1);
-  if (name == "/save" || name == "/load") return files(typed, space + 1);
+  if (name == "/save" || name == "/load" || name == "/image") return files(typed, space + 1);
   if (name == "/set") return settings(typed, space + 1);
   if (name == "/stats") return {space + 1, beginning_with(typed, {"on", "off"})};
   if (name == "/system") return {space + 1, beginning_with(typed, {"none"})};

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <variant>
 
+#include "base/file.h"
+#include "serve/api/sealed_text.h"
 #include "serve/json/json_text.h"
 
 namespace volley::apps {
@@ -103,17 +105,49 @@ OrderedJson settings_json(const ChatSettings& settings) {
   return json;
 }
 
+OrderedJson content_json(const ChatMessage& message) {
+  if (message.pictures.empty()) return message.content;
+  OrderedJson parts = OrderedJson::array();
+  for (const std::string& url : message.pictures) {
+    parts.push_back({{"type", "image_url"}, {"image_url", {{"url", url}}}});
+  }
+  parts.push_back({{"type", "text"}, {"text", message.content}});
+  return parts;
+}
+
+// Reads content_json()'s list.
+std::optional<std::string> read_parts(const OrderedJson& parts, std::vector<std::string>& pictures) {
+  std::optional<std::string> content;
+  for (const OrderedJson& part : parts) {
+    const OrderedJson object = part.is_object() ? part : OrderedJson::object();
+    const OrderedJson picture = object.value("image_url", OrderedJson::object()),
+                      text = object.value("text", OrderedJson());
+    if (picture.is_object() && picture.value("url", OrderedJson()).is_string()) {
+      pictures.push_back(picture.at("url"));
+    } else if (text.is_string() && !content) {
+      content = text;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return content;
+}
+
 Result<ChatMessage> read_message(const OrderedJson& json) {
   const auto text = [&json](const char* name) {
     const auto found = json.find(name);
     return found != json.end() && found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
   };
   const auto role = json.is_object() ? text("role") : std::nullopt;
-  const auto content = json.is_object() ? text("content") : std::nullopt;
+  auto content = json.is_object() ? text("content") : std::nullopt;
+  std::vector<std::string> pictures;
+  if (role == "user" && json.contains("content") && json["content"].is_array()) {
+    content = read_parts(json["content"], pictures);
+  }
   if (!role || !content || (*role != "system" && *role != "user" && *role != "assistant")) {
     return invalid_argument("a message needs a role (system, user or assistant) and a text as content");
   }
-  return ChatMessage{*role, *content, text("reasoning_content").value_or("")};
+  return ChatMessage{*role, *content, text("reasoning_content").value_or(""), std::move(pictures)};
 }
 
 }  // namespace
@@ -159,7 +193,8 @@ std::string ChatSettings::describe(const AnswerDefaults& defaults) const {
 std::string Conversation::messages_json() const {
   OrderedJson json = OrderedJson::array();
   if (!system.empty()) json.push_back({{"role", "system"}, {"content", system}});
-  for (const ChatMessage& message : messages) json.push_back({{"role", message.role}, {"content", message.content}});
+  for (const ChatMessage& message : messages)
+    json.push_back({{"role", message.role}, {"content", content_json(message)}});
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
@@ -172,11 +207,22 @@ bool Conversation::take_back_answer(std::string* user_text) {
   return true;
 }
 
+Result<std::string> picture_url(const std::string& path) {
+  constexpr size_t kMaxBytes = 20u << 20;
+  constexpr std::pair<std::string_view, std::string_view> kKinds[] = {
+      {"\x89PNG", "png"}, {"\xFF\xD8\xFF", "jpeg"}, {"RIFF", "webp"}, {"GIF8", "gif"}};
+  VOLLEY_ASSIGN(const std::string file, read_file(path, kMaxBytes));
+  for (const auto& [start, kind] : kKinds) {
+    if (file.starts_with(start)) return "data:image/" + std::string(kind) + ";base64," + serve::to_base64(file);
+  }
+  return invalid_argument(path + " is no picture in PNG, JPEG, WebP or GIF.");
+}
+
 std::string conversation_file(const Conversation& conversation, const ChatSettings& settings) {
   OrderedJson messages = OrderedJson::array();
   if (!conversation.system.empty()) messages.push_back({{"role", "system"}, {"content", conversation.system}});
   for (const ChatMessage& message : conversation.messages) {
-    messages.push_back({{"role", message.role}, {"content", message.content}});
+    messages.push_back({{"role", message.role}, {"content", content_json(message)}});
     if (!message.reasoning.empty()) messages.back()["reasoning_content"] = message.reasoning;
   }
   const OrderedJson json = {{"messages", std::move(messages)}, {"settings", settings_json(settings)}};

@@ -13,8 +13,9 @@
 namespace volley::apps {
 
 struct ChatMessage {
-  std::string role, content;  // "user" or "assistant"
-  std::string reasoning;      // the model's thoughts before the answer, which are kept and not sent again
+  std::string role, content;               // "user" or "assistant"
+  std::string reasoning;                   // the model's thoughts before the answer, which are kept and not sent again
+  std::vector<std::string> pictures = {};  // a user's, before the content: "data:" URLs
 };
 
 struct ChatSettings {
@@ -36,6 +37,9 @@ struct Conversation {
   // Returns the user's last message, and removes it with all that follows; false if there is none.
   bool take_back_answer(std::string* user_text);
 };
+
+// A picture file as a "data:" URL. kInvalidArgument: a file of another kind, or none that can be read.
+Result<std::string> picture_url(const std::string& path);
 
 // {"messages": […], "settings": {…}}, indented.
 std::string conversation_file(const Conversation& conversation, const ChatSettings& settings);

@@ -6,7 +6,8 @@
 #include "apps/chat/chat_backend.h"
 #include "apps/client/request_pool.h"
 #include "apps/generate/answer_parts.h"
-#include "serve/formats/answer_format.h"
+#include "serve/api/chat_input.h"
+#include "serve/api/chat_messages.h"
 
 namespace volley::apps {
 namespace {
@@ -30,18 +31,18 @@ class EngineBackend final : public ChatBackend {
                             const OnWait& on_wait) override {
     stopped_ = false;
     const Waiting waiting{on_wait, Clock::now(), engine_.stats().prompt_tokens};
-    serve::Conversation chat;
-    if (!conversation.system.empty()) chat.messages.push_back({"system", conversation.system});
-    for (const ChatMessage& message : conversation.messages) chat.messages.push_back({message.role, message.content});
+    VOLLEY_ASSIGN(serve::Conversation chat, serve::conversation_of({.messages_json = conversation.messages_json()},
+                                                                   engine_.info().pictures.has_value()));
     if (settings.thinking) {
       chat.template_kwargs_json = nlohmann::json({{"enable_thinking", *settings.thinking}}).dump();
     }
-    VOLLEY_ASSIGN(const std::string prompt, format_.answers->render(engine_, std::move(chat), nullptr));
+    VOLLEY_ASSIGN(ChatPrompt prompt, serve::chat_prompt(engine_, *format_.answers, std::move(chat), nullptr));
     GenerateRequest request;
     request.sampling = *defaults_.sampling;
-    VOLLEY_ASSIGN(request.prompt, format_.answers->encode(engine_, prompt, false, {}));
+    request.prompt = std::move(prompt.tokens);
+    request.pictures = std::move(prompt.pictures);
     apply_settings(settings.sampling, &request);
-    serve::OutputParser parser(serve::plan_answer(engine_, format_, prompt, request));
+    serve::OutputParser parser(serve::plan_answer(engine_, format_, prompt.text, request));
     const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
     VOLLEY_RETURN_IF_ERROR(pool_.submit(0, std::move(request), true));
     return run(&parser, on_span, waiting, prompt_tokens);

@@ -76,6 +76,8 @@ void ChatSession::command(const std::string& name, const std::string& rest) {
     say_(name + " needs a file: " + name + " FILE.");
   } else if (name == "/save") {
     save(rest);
+  } else if (name == "/image") {
+    show_picture(rest);
   } else {
     load(rest);
   }
@@ -130,9 +132,22 @@ void ChatSession::load(const std::string& path) {
   say_("Loaded " + std::to_string(conversation_.messages.size()) + " messages.");
 }
 
+void ChatSession::show_picture(const std::string& path) {
+  auto url = picture_url(path);
+  if (!url.ok()) {
+    say_(url.error().message);
+    return;
+  }
+  pictures_.push_back(std::move(*url));
+  say_("The next message shows " + path + ".");
+}
+
 void ChatSession::regenerate() {
   const Conversation before = conversation_;
   std::string text;
+  for (const ChatMessage& message : before.messages) {
+    if (message.role == "user") pictures_ = message.pictures;  // the last one's stay
+  }
   if (!conversation_.take_back_answer(&text)) {
     say_("There is no message to answer.");
     return;
@@ -142,7 +157,7 @@ void ChatSession::regenerate() {
 }
 
 bool ChatSession::ask(const std::string& text) {
-  conversation_.messages.push_back({"user", text, ""});
+  conversation_.messages.push_back({"user", text, "", std::exchange(pictures_, {})});
   in_reasoning_ = line_open_ = shown_ = false;
   hidden_spans_ = 0;
   auto answer = backend_.answer(

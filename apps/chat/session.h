@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/chat/chat_backend.h"
 #include "apps/chat/conversation.h"
@@ -42,6 +43,7 @@ class ChatSession {
   void set(const std::string& rest);
   void save(const std::string& path);
   void load(const std::string& path);
+  void show_picture(const std::string& path);
   void regenerate();
   void show(const ChatSpan& span);
   void wait(const ChatWait& wait);
@@ -53,7 +55,8 @@ class ChatSession {
   const Print print_, say_, waiting_;
   Conversation conversation_;
   ChatSettings settings_;
-  std::optional<ChatStats> last_;  // the last answer's
+  std::vector<std::string> pictures_;  // of the next message
+  std::optional<ChatStats> last_;      // the last answer's
   bool stats_after_each_ = false;
   bool quit_ = false;
   bool in_reasoning_ = false;  // the shown answer is in its reasoning

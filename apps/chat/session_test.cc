@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace volley::apps {
@@ -220,6 +221,28 @@ TEST_F(Session, SavedConversationsAreLoaded) {
   std::filesystem::remove(path);
   EXPECT_FALSE(take("/load " + path).empty());
   EXPECT_EQ(session_.conversation().messages.size(), 2u);
+}
+
+TEST_F(Session, PicturesGoWithTheNextMessageAndAreKept) {
+  const std::string path = std::filesystem::temp_directory_path() / ("volley_chat_" + std::to_string(getpid()));
+  std::ofstream(path) << "GIF89a";
+  answers({"A", "B", "C"});
+  EXPECT_EQ(take("/image"), "/image needs a file: /image FILE.");
+  EXPECT_EQ(take("/image " + path), "The next message shows " + path + ".");
+  take("What?");
+  take("And?");
+  const Json picture = {{"type", "image_url"}, {"image_url", {{"url", "data:image/gif;base64,R0lGODlh"}}}};
+  const Json content = {picture, {{"type", "text"}, {"text", "What?"}}};
+  EXPECT_EQ(backend_.asked.back()[0]["content"], content);
+  EXPECT_EQ(backend_.asked.back()[2]["content"], "And?");
+  ChatSettings settings;
+  const std::string kept = conversation_file(session_.conversation(), settings);
+  const auto read = read_conversation(kept, &settings);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(conversation_file(*read, settings), kept);
+  std::ofstream(path) << "text";
+  EXPECT_EQ(take("/image " + path), path + " is no picture in PNG, JPEG, WebP or GIF.");
+  std::filesystem::remove(path);
 }
 
 TEST_F(Session, WrongFilesSayWhatIsWrong) {

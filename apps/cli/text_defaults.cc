@@ -42,6 +42,10 @@ class EngineWithDefaults final : public Engine {
     chat.template_kwargs_json = join_objects(defaults_.template_kwargs, given.template_kwargs_json);
     return defaults_.chat_template ? defaults_.chat_template->render(chat) : engine_->render_chat(chat);
   }
+  Result<PromptPicture> read_picture(std::string_view file, bool pixels,
+                                     const std::atomic<bool>* cancelled) const override {
+    return engine_->read_picture(file, pixels, cancelled);
+  }
 
  private:
   const std::unique_ptr<Engine> engine_;

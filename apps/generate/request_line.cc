@@ -1,5 +1,7 @@
 #include "apps/generate/request_line.h"
 
+#include <volley/chat.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -260,10 +262,9 @@ Result<GenerateRequest> build_request(const Engine& engine, const Prompt& prompt
   } else if (const auto* text = std::get_if<PromptText>(&prompt)) {
     VOLLEY_ASSIGN(request.prompt, engine.encode(text->text, true));
   } else {
-    ChatMessages chat;
-    chat.messages_json = std::get<PromptMessages>(prompt).json;
-    VOLLEY_ASSIGN(const std::string rendered, engine.render_chat(chat));
-    VOLLEY_ASSIGN(request.prompt, engine.encode(rendered, false));
+    VOLLEY_ASSIGN(ChatPrompt chat, ChatFormat::prompt_of(engine, {std::get<PromptMessages>(prompt).json}));
+    request.prompt = std::move(chat.tokens);
+    request.pictures = std::move(chat.pictures);
   }
   apply_settings(defaults, &request);
   apply_settings(line, &request);

@@ -1,6 +1,6 @@
 // Chats with models whose answers are messages between control tokens, as gpt-oss writes them (the Harmony format): the
-// prompt's tokens, and an answer's content, thoughts and calls. Chats with other models need none of this: their prompt
-// is the text of Engine::render_chat(), and their answer is one text.
+// prompt's tokens, and an answer's content, thoughts and calls. Chats with other models only need prompt_of(): their
+// answer is one text.
 #pragma once
 
 #include <volley/engine.h>
@@ -37,7 +37,8 @@ class ChatReader {
 
 struct ChatPrompt {
   std::string text;  // for people: `tokens` distinguish control tokens from users' text that is spelt like them
-  std::vector<TokenId> tokens;  // GenerateRequest::prompt
+  std::vector<TokenId> tokens;               // GenerateRequest::prompt
+  std::vector<PromptPicture> pictures = {};  // GenerateRequest::pictures
 };
 
 // Threads: any.
@@ -46,6 +47,9 @@ class ChatFormat {
   // Chooses by the engine's chat template. Null: the model's answers are one text. The engine is borrowed.
   // kFailedPrecondition names a control token that the vocabulary lacks.
   static Result<std::unique_ptr<ChatFormat>> find(const Engine& engine);
+  // The prompt of a chat whose answer is one text. Pictures are parts of messages, as in chat completions: {"type":
+  // "image_url", "image_url": {"url": "data:image/png;base64,…"}}. Errors as render(), and Engine::read_picture().
+  static Result<ChatPrompt> prompt_of(const Engine& engine, const ChatMessages& chat);
   virtual ~ChatFormat() = default;
 
   // Errors as Engine::render_chat() and encode().

@@ -6,5 +6,6 @@ namespace {
 
 [[gnu::used]] const auto kCreate = &volley::Engine::create;
 [[gnu::used]] const auto kFind = &volley::ChatFormat::find;
+[[gnu::used]] const auto kPrompt = &volley::ChatFormat::prompt_of;
 
 }  // namespace

@@ -156,9 +156,17 @@ void bind_request(nb::module_& m) {
       .def_rw("min_size", &RepetitionDetection::min_size)
       .def_rw("max_size", &RepetitionDetection::max_size)
       .def_rw("min_count", &RepetitionDetection::min_count);
+  nb::class_<PromptPicture>(m, "PromptPicture")
+      .def_ro("width", &PromptPicture::width)
+      .def_ro("height", &PromptPicture::height);
+  nb::class_<ChatPrompt>(m, "ChatPrompt")
+      .def_ro("text", &ChatPrompt::text)
+      .def_ro("tokens", &ChatPrompt::tokens)
+      .def_ro("pictures", &ChatPrompt::pictures);
   nb::class_<GenerateRequest>(m, "Request")
       .def(nb::init<>())
       .def_rw("prompt", &GenerateRequest::prompt)
+      .def_rw("pictures", &GenerateRequest::pictures)
       .def_rw("sampling", &GenerateRequest::sampling)
       .def_rw("max_tokens", &GenerateRequest::max_tokens)
       .def_rw("min_tokens", &GenerateRequest::min_tokens)
@@ -308,11 +316,11 @@ std::shared_ptr<Engine> create(const EngineOptions& options) {
   return {engine.release(), Drop{}};
 }
 
-std::string render_chat(const Engine& engine, const std::string& messages_json, const std::string& tools_json,
-                        const std::string& template_kwargs_json, bool add_generation_prompt,
-                        bool continue_final_message) {
-  return value_of(engine.render_chat(
-      {messages_json, tools_json, template_kwargs_json, add_generation_prompt, continue_final_message}));
+ChatPrompt chat_prompt(const Engine& engine, const std::string& messages_json, const std::string& tools_json,
+                       const std::string& template_kwargs_json, bool add_generation_prompt,
+                       bool continue_final_message) {
+  return value_of(ChatFormat::prompt_of(
+      engine, {messages_json, tools_json, template_kwargs_json, add_generation_prompt, continue_final_message}));
 }
 
 void bind_chat(nb::module_& m) {
@@ -333,7 +341,6 @@ void bind_chat(nb::module_& m) {
             return reader.read(c.text, c.marks, c.ended ? &c.finish : nullptr);
           },
           "piece"_a);
-  nb::class_<ChatPrompt>(m, "ChatPrompt").def_ro("text", &ChatPrompt::text).def_ro("tokens", &ChatPrompt::tokens);
   nb::class_<ChatFormat>(m, "ChatFormat")
       .def(
           "render",
@@ -368,7 +375,7 @@ void bind_engine(nb::module_& m) {
           "decode",
           [](const Engine& engine, const std::vector<TokenId>& ids, bool skip) { return engine.decode(ids, skip); },
           "ids"_a, "skip_special_tokens"_a, no_gil)
-      .def("render_chat", render_chat, "messages_json"_a, "tools_json"_a, "template_kwargs_json"_a,
+      .def("chat_prompt", chat_prompt, "messages_json"_a, "tools_json"_a, "template_kwargs_json"_a,
            "add_generation_prompt"_a, "continue_final_message"_a, no_gil);
   nb::class_<Session>(m, "Session")
       .def(nb::init<std::shared_ptr<Engine>, bool>(), "engine"_a, "streaming"_a = false)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
 import json
 import re
 import subprocess
@@ -24,6 +26,7 @@ from volley import (
     Vector,
     VolleyError,
 )
+from volley._pictures import with_data_urls
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 QUESTION = [{"role": "user", "content": "What is 12 + 30?"}]
@@ -213,6 +216,30 @@ def test_free_white_space_in_json(llm: LLM) -> None:
     assert json.loads(anything._grammar().text) == {"x-guidance": {"whitespace_flexible": True}}
     with pytest.raises(ValueError, match="exactly one"):
         _answer(llm, structured_outputs=StructuredOutputsParams(json={}, json_object=True, disable_any_whitespace=False))
+
+
+def test_pictures_become_data_urls(llm: LLM, tmp_path: Path) -> None:
+    class Picture:  # as PIL's
+        mode = "RGB"
+
+        def getexif(self) -> bytes:
+            return b"exif"
+
+        def save(self, file: io.BytesIO, kind: str, exif: bytes) -> None:
+            file.write(kind.encode() + exif)
+
+    path = tmp_path / "a.png"
+    path.write_bytes(b"file")
+    given = [b"bytes", path, str(path), Picture(), "data:image/png;base64,AAAA"]
+    text = {"type": "text", "text": "What?"}
+    messages = [{"role": "user", "content": [*({"type": "image", "image": one} for one in given), text]}]
+    *urls, last = with_data_urls(messages)[0]["content"]
+    files = [base64.b64decode(part["image_url"]["url"].partition(",")[2]) for part in urls]
+    assert files == [b"bytes", b"file", b"file", b"PNGexif", base64.b64decode("AAAA")] and last == text
+    with pytest.raises(ValueError, match="int: it must be a PIL image"):
+        with_data_urls([{"role": "user", "content": [{"type": "image", "image": 5}]}])
+    with pytest.raises(ValueError, match="Only text is supported"):  # the pocket model sees nothing
+        llm.chat(messages, GREEDY)
 
 
 def test_the_tokenizer(llm: LLM) -> None:

@@ -22,6 +22,7 @@
 #include "gguf/header.h"
 #include "ops/cpu_features.h"
 #include "text/grammar.h"
+#include "text/picture.h"
 
 namespace volley {
 namespace engine {
@@ -111,6 +112,11 @@ class EngineImpl final : public Engine {
     return text_.tokenizer->decode(ids, skip_special_tokens);
   }
   Result<std::string> render_chat(const ChatMessages& chat) const override { return text_.chat_template->render(chat); }
+  Result<PromptPicture> read_picture(std::string_view file, bool pixels,
+                                     const std::atomic<bool>* cancelled) const override {
+    if (!info_.pictures) return Engine::read_picture(file, pixels, cancelled);
+    return text::read_picture(file, *info_.pictures, pixels, cancelled);
+  }
 
  private:
   // Returns null without a grammar. Runs on the caller's thread, because compiling a large grammar takes a while.

@@ -39,6 +39,7 @@ class Owned {
 class OwnedBytes : public Owned<textkit_bytes, textkit_bytes_free> {
  public:
   std::string str() const { return std::string(buffer_.data, buffer_.size); }
+  std::vector<uint8_t> bytes() const { return {buffer_.data, buffer_.data + buffer_.size}; }
 };
 
 class OwnedIds : public Owned<textkit_ids, textkit_ids_free> {

@@ -8,14 +8,12 @@ using namespace volley;
 
 namespace {
 
-const EngineInfo& info() {
-  static const EngineInfo info = [] {
-    EngineInfo made;
-    made.vocab_size = 2048;
-    made.max_model_len = 2048;
-    made.eos_token_ids = {2};
-    return made;
-  }();
+EngineInfo make_info(bool sees) {
+  EngineInfo info;
+  info.vocab_size = 2048;
+  info.max_model_len = 2048;
+  info.eos_token_ids = {2};
+  if (sees) info.pictures.emplace();
   return info;
 }
 
@@ -25,7 +23,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto [kind, body] = fuzz::choose(data, size, 5);
   static const std::vector<std::string> models = {"pocket"};
   static serve::ResponseStore store(8, 1 << 16);
-  const serve::RequestRules rules{info(), models};
+  static const EngineInfo blind = make_info(false), seeing = make_info(true);
+  const serve::RequestRules rules{size % 2 == 0 ? blind : seeing, models};
   if (kind == 0) {
     (void)serve::parse_chat_request(body, rules);
   } else if (kind == 1) {

@@ -373,3 +373,66 @@ describe('the empty page', () => {
     });
   });
 });
+
+describe('pictures', () => {
+  const {withPage, mock} = scriptedPage(kSteps);
+  const kPixel = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==';
+  const kUrl = `data:image/png;base64,${kPixel}`;
+  const file = (mimeType, name) => ({name, mimeType, buffer: Buffer.from(kPixel, 'base64')});
+  const sees = {card: {modalities: ['text', 'image']}};
+  const thumbnails = (page) => page.locator('#pictures .thumbnail').count();
+  const drop = (page, kind) =>
+    page.evaluate(
+      ([url, event]) => {
+        const data = new DataTransfer();
+        const bytes = Uint8Array.from(atob(url.split(',')[1]), (c) => c.charCodeAt(0));
+        data.items.add(new File([bytes], 'a.png', {type: 'image/png'}));
+        const made =
+          event === 'drop'
+            ? new DragEvent('drop', {dataTransfer: data, bubbles: true})
+            : new ClipboardEvent('paste', {clipboardData: data, bubbles: true});
+        document.getElementById('prompt').dispatchEvent(made);
+      },
+      [kUrl, kind],
+    );
+
+  it('are chosen, pasted and dropped, shown, sent with the message and kept', () =>
+    withPage(sees, {}, async (page) => {
+      await page.setInputFiles('#picture-file', [file('image/png', 'a.png'), file('image/png', 'b.png')]);
+      await drop(page, 'paste');
+      await drop(page, 'drop');
+      await page.waitForFunction(() => document.querySelectorAll('#pictures .thumbnail').length === 4);
+      await page.click('#pictures button >> nth=0');
+      await page.click('#pictures button >> nth=0');
+      assert.equal(await thumbnails(page), 2);
+      assert.deepEqual(await accessibilityProblems(page), []);
+      await page.fill('#prompt', 'What?');
+      await page.click('#send');
+      await idle(page);
+      const picture = {type: 'image_url', image_url: {url: kUrl}};
+      const content = [picture, picture, {type: 'text', text: 'What?'}];
+      assert.deepEqual(mock().requests.at(-1).messages.at(-1).content, content);
+      assert.equal(await thumbnails(page), 0);
+      await page.reload();
+      await page.locator('.answer').waitFor();
+      assert.equal(await page.locator('.message .thumbnail').count(), 2);
+      await page.fill('#prompt', 'And?');
+      await page.click('#send');
+      await idle(page);
+      assert.deepEqual(mock().requests.at(-1).messages[0].content, content);
+    }));
+
+  it('of other kinds are refused by a sentence, and a model without sight is offered none', async () => {
+    await withPage(sees, {}, async (page) => {
+      await page.setInputFiles('#picture-file', file('image/svg+xml', 'a.svg'));
+      await page.locator('#notice >> text=a.svg is no picture').waitFor();
+      assert.equal(await thumbnails(page), 0);
+    });
+    await withPage({}, {}, async (page) => {
+      assert.equal(await page.locator('#add-picture').isVisible(), false);
+      await drop(page, 'paste');
+      await page.waitForTimeout(50);
+      assert.equal(await thumbnails(page), 0);
+    });
+  });
+});

@@ -1,5 +1,5 @@
-/* textkit: Hugging Face tokenizers, chat templates and grammars for C and C++. The library is written in Rust and
- * linked statically.
+/* textkit: Hugging Face tokenizers, chat templates, grammars and pictures for C and C++. The library is written in Rust
+ * and linked statically.
  *
  * Status: every function that can fail returns a textkit_status. On TEXTKIT_OK the outputs are set and *error is left
  *   alone; otherwise *error holds a message for people and no other output is set. A panic inside the library arrives
@@ -133,6 +133,30 @@ typedef struct textkit_template_input {
  * into the limits on its steps, its memory and its text for these messages. */
 textkit_status textkit_template_render(const textkit_template* chat_template, const textkit_template_input* input,
                                        textkit_bytes* text, textkit_bytes* error);
+
+/* ---- Pictures ---- */
+
+/* Sizes that a model takes: sides are multiples of `side`, and so many pixels. */
+typedef struct textkit_picture_rules {
+  uint32_t side;
+  uint64_t min_pixels, max_pixels;
+} textkit_picture_rules;
+
+/* A picture as the model sees it, turned as its EXIF data say, and the most bytes of memory that reading it takes. */
+typedef struct textkit_picture_size {
+  uint32_t width, height;
+  uint64_t memory;
+} textkit_picture_size;
+
+/* file: a PNG, JPEG, WebP or GIF file, of which the first frame counts. Only its header is read.
+ * TEXTKIT_INVALID_ARGUMENT: no such file, or more than 20 MiB, 16,384 pixels a side, 64 million pixels, or a side that
+ * is 200 times the other. */
+textkit_status textkit_picture_measure(textkit_view file, const textkit_picture_rules* rules,
+                                       textkit_picture_size* size, textkit_bytes* error);
+/* The same, and its pixels: rows of red, green and blue, a byte each, resampled as Pillow's bicubic does. Transparent
+ * pixels lie on white. Errors as above, also for a damaged file, or one that takes more than `memory`. */
+textkit_status textkit_picture_read(textkit_view file, const textkit_picture_rules* rules, textkit_cancel cancel,
+                                    textkit_picture_size* size, textkit_bytes* rgb, textkit_bytes* error);
 
 /* ---- Grammars ---- */
 

@@ -1,4 +1,4 @@
-//! Tokenizers, chat templates and grammars behind the C ABI of `include/textkit.h`, which states the contracts. This file holds the
+//! Tokenizers, chat templates, grammars and pictures behind the C ABI of `include/textkit.h`, which states the contracts. This file holds the
 //! entry points and nothing else: each checks its pointers, calls safe code inside [`abi::guard`] and stores the result.
 
 // The only way to end work at an allocation. CMakeLists.txt permits it for this crate.
@@ -14,10 +14,12 @@ mod grammar;
 mod json;
 mod matcher;
 mod meter;
+mod pictures;
 mod pieces;
 mod python;
 mod render_threads;
 mod rendering;
+mod resample;
 mod schema;
 mod special_tokens;
 mod steps;
@@ -35,6 +37,8 @@ use abi::{guard, make, Bytes, Cancel, Failure, Ids, Status, View};
 use chat::{ChatTemplate, Files, Input};
 use grammar::{Grammars, Kind, Limits, Source};
 use matcher::Matcher;
+use pictures::Size;
+use resample::Rules;
 use stop::Stop;
 use tokenizer::{EncodeOptions, Tokenizer};
 
@@ -375,4 +379,41 @@ pub unsafe extern "C" fn textkit_matcher_commit(
     error: *mut Bytes,
 ) -> Status {
     guard(error, || unsafe { &mut *matcher }.commit(unsafe { abi::slice(tokens, size) }))
+}
+
+/// # Safety
+/// Pointers as textkit.h says.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_picture_measure(
+    file: View,
+    rules: *const Rules,
+    size: *mut Size,
+    error: *mut Bytes,
+) -> Status {
+    guard(error, || {
+        let measured = pictures::measure(unsafe { file.bytes() }, unsafe { &*rules })?;
+        unsafe { *size = measured };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// Pointers as textkit.h says.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_picture_read(
+    file: View,
+    rules: *const Rules,
+    cancel: Cancel,
+    size: *mut Size,
+    rgb: *mut Bytes,
+    error: *mut Bytes,
+) -> Status {
+    guard(error, || {
+        let (read, pixels) = pictures::read(unsafe { file.bytes() }, unsafe { &*rules }, cancel)?;
+        unsafe {
+            *size = read;
+            *rgb = pixels.into();
+        }
+        Ok(())
+    })
 }

@@ -19,6 +19,7 @@ from ._location import locate
 from ._metrics import Metric, metrics_of
 from ._options import cost_cache_dir, set_options
 from ._params import SamplingParams
+from ._pictures import with_data_urls
 from ._prompts import Messages, Prepared, Prompt, split
 from ._tokenizer import Tokenizer
 from ._vllm import from_vllm
@@ -225,8 +226,8 @@ class EngineBase:
     ) -> str:
         """The text that the model reads for a conversation."""
         return self._chat_prompt(
-            messages, add_generation_prompt, continue_final_message, tools, chat_template_kwargs, encode=False
-        )[0]
+            messages, add_generation_prompt, continue_final_message, tools, chat_template_kwargs
+        ).text
 
     def _chat_format(self) -> _engine.ChatFormat | None:
         """Of models whose answers have parts."""
@@ -241,26 +242,19 @@ class EngineBase:
         continue_final_message: bool,
         tools: Sequence[Mapping[str, Any]] | None,
         chat_template_kwargs: Mapping[str, Any] | None,
-        *,
-        encode: bool = True,
-    ) -> tuple[str, list[int]]:
-        """A conversation's prompt: its text and its tokens."""
+    ) -> _engine.ChatPrompt:
+        """A conversation's prompt: its text, tokens and pictures."""
         if continue_final_message and add_generation_prompt:
             raise ValueError("continue_final_message=True needs add_generation_prompt=False")
         arguments = (
-            json.dumps(list(messages)),
+            json.dumps(with_data_urls(messages)),
             json.dumps(list(tools)) if tools else "",
             json.dumps(dict(chat_template_kwargs)) if chat_template_kwargs else "",
             add_generation_prompt,
             continue_final_message,
         )
         form = self._chat_format()
-        if form is not None:
-            prompt = form.render(*arguments)
-            return prompt.text, prompt.tokens
-        text = self._running.render_chat(*arguments)
-        # The template writes the special tokens itself.
-        return text, self.encode(text, add_special_tokens=False) if encode else []
+        return self._running.chat_prompt(*arguments) if form is None else form.render(*arguments)
 
     # --- prompts ------------------------------------------------------------------------------------------------
 
@@ -278,10 +272,11 @@ class EngineBase:
         tools: Sequence[Mapping[str, Any]] | None,
         chat_template_kwargs: Mapping[str, Any] | None,
     ) -> Prepared:
-        text, tokens = self._chat_prompt(
-            messages, add_generation_prompt, continue_final_message, tools, chat_template_kwargs
-        )
-        return Prepared(text, params._truncated(tokens, self.info.max_model_len), continued=False)
+        prompt = self._chat_prompt(messages, add_generation_prompt, continue_final_message, tools, chat_template_kwargs)
+        ids = params._truncated(prompt.tokens, self.info.max_model_len)
+        if prompt.pictures and len(ids) < len(prompt.tokens):
+            raise ValueError("a prompt with pictures cannot be cut: leave truncate_prompt_tokens out")
+        return Prepared(prompt.text, ids, continued=False, pictures=prompt.pictures)
 
 
 class Chat:

@@ -288,6 +288,7 @@ class SamplingParams:
     ) -> _engine.Request:
         request = _engine.Request()
         request.prompt = prompt.ids
+        request.pictures = list(prompt.pictures)
         if prompt.continued:
             request.continue_text()
         request.shares_prompt = self.n > 1

@@ -10,7 +10,8 @@ from ._errors import VolleyError
 
 #: Text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}, with "cache_salt" or not.
 Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
-#: Messages of one conversation: {"role": …, "content": …} each.
+#: Messages of one conversation: {"role": …, "content": …} each. A content is a text or a list of parts: {"type": "text",
+#: "text": …} and {"type": "image", "image": …}, a PIL image, the bytes of a file or its path.
 Messages: TypeAlias = "Sequence[Mapping[str, Any]]"
 
 
@@ -22,6 +23,7 @@ class Prepared:
     ids: list[int]
     cache_salt: str = ""  #: cached prefixes are shared among requests with the same one only
     continued: bool = True  #: the answer goes on with the prompt's text; False: it is a chat's
+    pictures: Sequence[Any] = ()  #: a chat's, as the engine made them
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _engine
+from ._pictures import with_data_urls
 
 
 # transformers' arguments that would else become variables of the template, which ignores what it does not know.
@@ -68,14 +69,14 @@ class Tokenizer:
         for name in _REFUSED:
             if template_variables.pop(name, None) not in (None, False):
                 raise ValueError(f"{name} is not supported: the model's template gives a text or a list of token ids")
-        text = self._running().render_chat(
-            json.dumps(list(conversation)),
+        prompt = self._running().chat_prompt(
+            json.dumps(with_data_urls(conversation)),
             json.dumps(list(tools)) if tools else "",
             json.dumps(template_variables) if template_variables else "",
             add_generation_prompt,
             continue_final_message,
         )
-        return self._running().encode(text, False) if tokenize else text
+        return prompt.tokens if tokenize else prompt.text
 
     def __len__(self) -> int:
         return self.vocab_size

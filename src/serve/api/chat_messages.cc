@@ -18,6 +18,8 @@ constexpr const char* kRoleList = R"("system", "developer", "user", "assistant" 
 
 constexpr std::string_view kTexts[] = {"text"};
 constexpr PartTypes::LeftOut kPictures[] = {{"image_url", "image"}};
+// Types of parts with pictures, of all three APIs.
+constexpr std::string_view kPictureTypes[] = {"image_url", "input_image", "image"};
 
 bool is_custom_call(const json& call) {
   return call.is_object() && call.value("type", json()) == "custom";
@@ -47,10 +49,36 @@ bool read_calls(FieldReader& in, const json& calls, std::string_view raw, const 
   return true;
 }
 
+bool is_picture_part(const json& part) {
+  return std::ranges::find(kPictureTypes, text_member(part, "type")) != std::end(kPictureTypes);
+}
+
+// Reads a part with a picture. False after an error.
+bool read_picture_part(FieldReader& in, const PartTypes& types, const json& part, const std::string& where,
+                       std::string& out) {
+  const json& value = member_of(part, text_member(part, "type") == "image" ? "source" : "image_url");
+  std::string url = value.is_string() ? value.get<std::string>() : text_member(value, "url");
+  if (text_member(value, "type") == "base64") {
+    url = "data:" + text_member(value, "media_type") + ";base64," + text_member(value, "data");
+  }
+  if (url.empty()) {
+    in.fail(
+        invalid_field(types.field, where + " must hold a picture's bytes: as \"data:image/png;base64,\" and Base64."));
+  } else if (!url.starts_with("data:")) {
+    in.fail(unsupported_field(types.field, where + " names a picture elsewhere, and this server does not fetch any. "
+                                                   "Send its bytes: \"data:image/png;base64,\" and Base64."));
+  } else {
+    out += kPicture;
+    types.pictures->push_back({where, std::move(url)});
+    return true;
+  }
+  return false;
+}
+
 // Null members are left out, because a template takes a present member as meaningful. Thoughts of answers have two
 // names, and clients send either back.
 std::optional<ChatMessage> read_message(FieldReader& in, const json& message, std::string_view raw, size_t index,
-                                        Notes& notes) {
+                                        bool sees, Notes& notes) {
   const std::string where = "messages[" + std::to_string(index) + "]";
   if (!message.is_object() || !message.contains("role") || !message.at("role").is_string()) {
     in.fail(invalid_field("messages", where + " must be an object with a string \"role\"."));
@@ -69,7 +97,8 @@ std::optional<ChatMessage> read_message(FieldReader& in, const json& message, st
   const json& content = member_of(message, "content");
   if (!content.is_null() || out.role != "assistant") {
     const PartTypes types{"messages", "Only text is supported.", kTexts,
-                          out.role == "tool" ? std::span(kPictures) : std::span<const PartTypes::LeftOut>()};
+                          out.role == "tool" ? std::span(kPictures) : std::span<const PartTypes::LeftOut>(),
+                          sees && (out.role == "tool" || out.role == "user") ? &out.pictures : nullptr};
     const auto read = [&](const json& part, const std::string& at, std::string& text) {
       return read_part(in, types, part, at, notes, text);
     };
@@ -104,6 +133,7 @@ bool read_part(FieldReader& in, const PartTypes& types, const json& part, const 
     in.fail(invalid_field(types.field, where + " must be an object with a \"type\"."));
     return false;
   }
+  if (types.pictures && is_picture_part(part)) return read_picture_part(in, types, part, where, out);
   if (const auto left_out = std::ranges::find(types.left_out, type, &PartTypes::LeftOut::first);
       left_out != types.left_out.end()) {
     out += left_out_text(left_out->second, notes);
@@ -134,13 +164,14 @@ bool read_parts(FieldReader& in, std::string_view field, const json& content, co
     return false;
   }
   for (size_t i = 0; i < content.size(); ++i) {
-    if (i > 0) out += '\n';
-    if (!read(content.at(i), where + "[" + std::to_string(i) + "]", out)) return false;
+    std::string part;
+    if (!read(content.at(i), where + "[" + std::to_string(i) + "]", part)) return false;
+    i > 0 ? append_part(out, part) : void(out += part);
   }
   return true;
 }
 
-void read_messages(FieldReader& in, std::string_view body, Conversation& chat, Notes& notes) {
+void read_messages(FieldReader& in, std::string_view body, bool sees, Conversation& chat, Notes& notes) {
   const json* messages = in.get("messages");
   if (!messages || !messages->is_array() || messages->empty()) {
     in.fail(invalid_field("messages", "\"messages\" must be a list of at least one message."));
@@ -149,13 +180,23 @@ void read_messages(FieldReader& in, std::string_view body, Conversation& chat, N
   const std::vector<std::string_view> raw = array_elements(find_member(body, "messages"));
   chat.messages.reserve(raw.size());
   for (size_t i = 0; i < raw.size(); ++i) {
-    auto message = read_message(in, messages->at(i), raw[i], i, notes);
+    auto message = read_message(in, messages->at(i), raw[i], i, sees, notes);
     if (!message) return;
     chat.messages.push_back(std::move(*message));
   }
 }
 
-Result<Conversation> conversation_of(const ChatMessages& chat) {
+bool has_pictures(std::string_view messages) {
+  if (messages.find("\"image") == std::string_view::npos) return false;
+  const json list = read_json(messages);
+  for (const json& message : list.is_array() ? list : json::array()) {
+    const json& parts = member_of(message, "content");
+    if (parts.is_array() && std::ranges::any_of(parts, is_picture_part)) return true;
+  }
+  return false;
+}
+
+Result<Conversation> conversation_of(const ChatMessages& chat, bool sees) {
   const std::string body = R"({"messages":)" + chat.messages_json + "}";
   const json object = read_json(body);
   Conversation out;
@@ -165,7 +206,7 @@ Result<Conversation> conversation_of(const ChatMessages& chat) {
   out.continue_final_message = chat.continue_final_message;
   FieldReader in(object);
   Notes notes;
-  read_messages(in, body, out, notes);
+  read_messages(in, body, sees, out, notes);
   if (in.error()) return invalid_argument(in.error()->message);
   return out;
 }

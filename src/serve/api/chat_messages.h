@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "serve/api/conversation.h"
 #include "serve/api/hosted_tools.h"
@@ -17,10 +18,11 @@ namespace volley::serve {
 struct PartTypes {
   using LeftOut = std::pair<std::string_view, std::string_view>;  // a type, and its name for people
 
-  std::string_view field;                   // the request's field
-  std::string_view supported;               // ends the sentence on an unsupported type
-  std::span<const std::string_view> texts;  // types with text
-  std::span<const LeftOut> left_out = {};   // types that the model only sees mentioned
+  std::string_view field;                        // the request's field
+  std::string_view supported;                    // ends the sentence on an unsupported type
+  std::span<const std::string_view> texts;       // types with text
+  std::span<const LeftOut> left_out = {};        // types that the model only sees mentioned
+  std::vector<ChatPicture>* pictures = nullptr;  // gets the pictures of parts; null: these are not taken
 };
 
 // Appends a part's text. `where`: the part's place. False: `in` has an error.
@@ -34,11 +36,14 @@ bool read_parts(FieldReader& in, std::string_view field, const nlohmann::json& c
 
 // Reads "messages". A list of text parts becomes one string, calls of custom tools become functions', and null members
 // are left out. Other values stay as the client wrote them, because templates print them. `body`: the JSON text that
-// `in` reads.
-void read_messages(FieldReader& in, std::string_view body, Conversation& chat, Notes& notes);
+// `in` reads. `sees`: the model takes pictures.
+void read_messages(FieldReader& in, std::string_view body, bool sees, Conversation& chat, Notes& notes);
+
+// Whether a list of messages, as JSON, has parts with pictures.
+bool has_pictures(std::string_view messages);
 
 // Reads a conversation of the C++ API, whose messages are those of a chat completion. kInvalidArgument.
-Result<Conversation> conversation_of(const ChatMessages& chat);
+Result<Conversation> conversation_of(const ChatMessages& chat, bool sees = false);
 
 // Reads add_generation_prompt, continue_final_message, chat_template_kwargs, and template variables with fields of
 // their own: documents, reasoning_effort.

@@ -1,5 +1,7 @@
 #include "serve/api/conversation.h"
 
+#include <algorithm>
+
 #include "serve/json/json_text.h"
 
 namespace volley::serve {
@@ -9,6 +11,31 @@ std::string call_json(std::string_view id, std::string_view name, std::string_vi
          R"(,"arguments":)" + json_quote(arguments) + "}}";
 }
 
+void append_part(std::string& content, std::string_view part) {
+  if (!content.ends_with(kPicture) && !part.starts_with(kPicture)) content += '\n';
+  content += part;
+}
+
+namespace {
+
+std::string content_json(std::string_view content) {
+  if (content.find(kPicture) == std::string_view::npos) return json_quote(content);
+  std::string parts;
+  const auto add = [&parts](std::string_view text) {
+    parts.append(parts.empty() ? "" : ",").append(R"({"type":"text","text":)").append(json_quote(text)).append("}");
+  };
+  while (true) {
+    const size_t end = std::min(content.find(kPicture), content.size());
+    if (end > 0) add(content.substr(0, end));
+    if (end == content.size()) return "[" + parts + "]";
+    add(kPictureMark);
+    parts += R"(,{"type":"image"})";
+    content.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace
+
 std::string messages_json(const std::vector<ChatMessage>& messages) {
   std::string text = "[";
   const auto member = [&](std::string_view name, std::string_view json) {
@@ -16,7 +43,7 @@ std::string messages_json(const std::vector<ChatMessage>& messages) {
   };
   for (const ChatMessage& message : messages) {
     text.append(text.size() > 1 ? "," : "").append(R"({"role":)").append(json_quote(message.role));
-    member("content", message.content ? json_quote(*message.content) : "null");
+    member("content", message.content ? content_json(*message.content) : "null");
     if (message.thoughts) member("reasoning_content", json_quote(*message.thoughts));
     if (!message.calls.empty()) {
       std::string calls;
@@ -38,6 +65,12 @@ ChatMessages for_template(const Conversation& chat, const std::atomic<bool>* can
 void ChatTurns::add(ChatMessage message) {
   speaking_ = false;
   messages_.push_back(std::move(message));
+}
+
+void ChatTurns::user(std::string text, std::vector<ChatPicture> pictures) {
+  ChatMessage message{"user", std::move(text)};
+  message.pictures = std::move(pictures);
+  add(std::move(message));
 }
 
 void ChatTurns::system(std::string_view text) {
@@ -80,8 +113,9 @@ void ChatTurns::called(std::string_view id, std::string_view name, std::string_v
   assistant().calls.push_back(call_json(id, name, arguments));
 }
 
-void ChatTurns::tool_result(std::string call_id, std::string text) {
+void ChatTurns::tool_result(std::string call_id, std::string text, std::vector<ChatPicture> pictures) {
   ChatMessage result{"tool", std::move(text)};
+  result.pictures = std::move(pictures);
   result.call_id = std::move(call_id);
   add(std::move(result));
 }

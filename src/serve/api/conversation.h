@@ -11,6 +11,20 @@
 
 namespace volley::serve {
 
+// A picture of a message.
+struct ChatPicture {
+  std::string where;  // the part that has it, for errors
+  std::string url;    // "data:image/png;base64,…", as the client wrote it
+};
+
+// The byte that stands for a picture in a content: no text in UTF-8 has it.
+inline constexpr char kPicture = '\xFF';
+// A Unicode noncharacter, U+FDD1, which messages_json() puts before each picture.
+inline constexpr std::string_view kPictureMark = "\xEF\xB7\x91";
+
+// Appends a part of a content: in a line of its own, but for pictures.
+void append_part(std::string& content, std::string_view part);
+
 struct ChatMessage {
   std::string role;
   std::optional<std::string> content;                            // joined parts; nothing: null, only for an assistant
@@ -18,6 +32,7 @@ struct ChatMessage {
   std::vector<std::string> calls = {};                           // JSON of each, usually made by call_json()
   std::optional<std::string> call_id = {};                       // for a tool's result: the answered call
   std::vector<std::pair<std::string, std::string>> others = {};  // further members, with values as JSON
+  std::vector<ChatPicture> pictures = {};                        // in the order of their bytes in the content
 };
 
 struct Conversation {
@@ -36,6 +51,7 @@ struct Conversation {
 // JSON of a function call. `arguments`: JSON, which is written as a text.
 std::string call_json(std::string_view id, std::string_view name, std::string_view arguments);
 
+// A content with pictures is a list of parts.
 std::string messages_json(const std::vector<ChatMessage>& messages);
 
 // Converts a chat for the engine's template. `cancelled` may be null.
@@ -46,13 +62,13 @@ ChatMessages for_template(const Conversation& chat, const std::atomic<bool>* can
 class ChatTurns {
  public:
   void system(std::string_view text);
-  void user(std::string text) { add({"user", std::move(text)}); }
+  void user(std::string text, std::vector<ChatPicture> pictures = {});
   void thought(std::string_view text);
   void said(std::string_view text);
   // Adds a part to the assistant's message without starting a turn: thoughts and calls around it stay together.
   void remarked(std::string_view text);
   void called(std::string_view id, std::string_view name, std::string_view arguments);
-  void tool_result(std::string call_id, std::string text);
+  void tool_result(std::string call_id, std::string text, std::vector<ChatPicture> pictures = {});
 
   bool ends_with_text() const { return speaking_ && spoke_ && messages_.back().calls.empty(); }  // the assistant's
   std::vector<ChatMessage> take() { return std::move(messages_); }

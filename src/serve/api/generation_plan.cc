@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "serve/api/answer_size.h"
+#include "serve/api/chat_input.h"
 #include "serve/formats/answer_format.h"
 #include "serve/formats/call_grammar.h"
 
@@ -16,6 +17,7 @@ struct EncodedPrompt {
   std::string text;  // as rendered or sent, whole even if the ids were cut; empty for a prompt of ids
   std::vector<TokenId> ids;
   bool truncated = false;
+  ChatInput chat = {};  // a chat's pictures
 };
 
 std::string_view prompt_field(const ApiRequest& request) {
@@ -64,15 +66,21 @@ std::optional<ApiError> encode_prompt(const PlanContext& context, const ApiReque
   // One more token shows that some were left out. Prompts that can never fit are refused below.
   if (limits.last_tokens > 0) limits.last_tokens = std::min(limits.last_tokens, limits.max_tokens) + 1;
   const bool add_special = request.add_special_tokens;
-  auto encoded = request.kind == ApiKind::kChat
-                     ? context.format.answers->encode(context.engine, prompt.text, add_special, limits)
-                     : context.engine.encode_within(prompt.text, add_special, limits);
-  if (!encoded.ok()) return api_error(encoded.error(), field);
-  if (limits.last_tokens == 0 && encoded->size() > limits.max_tokens) {
+  if (request.kind == ApiKind::kChat) {
+    auto chat = encode_chat(context.engine, *context.format.answers, request.chat, add_special, limits);
+    if (!chat.ok()) return api_error(chat.error(), field);
+    prompt.chat = std::move(*chat);
+    prompt.text = std::move(prompt.chat.text);
+    prompt.ids = std::move(prompt.chat.ids);
+  } else {
+    auto encoded = context.engine.encode_within(prompt.text, add_special, limits);
+    if (!encoded.ok()) return api_error(encoded.error(), field);
+    prompt.ids = std::move(*encoded);
+  }
+  if (limits.last_tokens == 0 && prompt.ids.size() > limits.max_tokens) {
     return context_too_long(field, context_is(context.engine) + "has more than " + std::to_string(limits.max_tokens) +
                                        ". Shorten the prompt.");
   }
-  prompt.ids = std::move(*encoded);
   return std::nullopt;
 }
 
@@ -87,11 +95,7 @@ ApiResult<std::vector<EncodedPrompt>> encode_prompts(const PlanContext& context,
   const Engine& engine = context.engine;
   const std::string field(prompt_field(request));
   std::vector<Prompt> sources = std::move(request.prompts);
-  if (request.kind == ApiKind::kChat) {
-    auto rendered = context.format.answers->render(engine, request.chat, context.cancelled);
-    if (!rendered.ok()) return api_error(rendered.error(), field);
-    sources.emplace_back(std::move(*rendered));
-  }
+  if (request.kind == ApiKind::kChat) sources.emplace_back();  // a text, which encode_prompt() renders
   std::vector<EncodedPrompt> prompts;
   for (Prompt& source : sources) {
     EncodedPrompt prompt;
@@ -131,7 +135,7 @@ constexpr size_t kMaxHeldBytes = size_t{256} << 20;
 
 ApiError too_many_copies(const ApiRequest& request) {
   return invalid_field(request.n > 1 ? "n" : prompt_field(request),
-                       "Prompts, grammar, stop strings and biases of all choices together take more than " +
+                       "Prompts, pictures, grammar, stop strings and biases of all choices together take more than " +
                            std::to_string(kMaxHeldBytes >> 20) + " MiB. Ask for fewer choices at once.");
 }
 
@@ -323,6 +327,11 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
   const bool show_ids = request.shape.token_ids || request.generate.prompt_logprobs >= 0;
   size_t held = 0;
   for (EncodedPrompt& prompt : prompts) {
+    for (const PromptPicture& picture : prompt.chat.pictures)
+      held += size_t(picture.width) * size_t(picture.height) * 3;
+    if (held > kMaxHeldBytes) return too_many_copies(request);
+    const Status read = read_pixels(engine, prompt.chat, context.cancelled);
+    if (!read.ok()) return api_error(read.error(), std::string(prompt_field(request)));
     PromptInfo& shown = plan.info.prompts.emplace_back();
     shown.tokens = static_cast<int32_t>(prompt.ids.size());
     if (show_ids) shown.ids = prompt.ids;
@@ -342,6 +351,7 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
       generate.min_tokens = std::min(generate.min_tokens, generate.max_tokens);
     }
     generate.prompt = std::move(prompt.ids);
+    generate.pictures = std::move(prompt.chat.pictures);
     if (request.shape.echo_only) score_whole_context(engine, generate, shown);
     held += choice_bytes(generate) * static_cast<size_t>(request.n);
     if (held > kMaxHeldBytes) return too_many_copies(request);

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "serve/api/chat_input.h"
 #include "serve/api/chat_messages.h"
 #include "serve/api/foreign_fields.h"
 #include "serve/api/request_fields.h"
@@ -43,7 +44,7 @@ TokenizeRequest read_tokenize(FieldReader& in, std::string_view body, const Requ
   if (request.is_chat) {
     request.add_special_tokens = false;  // the template writes them
     Notes notes;                         // the answer has no place for notes
-    read_messages(in, body, request.chat, notes);
+    read_messages(in, body, rules.info.pictures.has_value(), request.chat, notes);
   }
   read_template_fields(in, body, request.chat);
   ToolRequest tools;
@@ -111,6 +112,7 @@ Json model_card(const std::string& name, std::time_t created, const EngineInfo& 
           {"created", static_cast<int64_t>(created)},
           {"owned_by", "volley"},
           {"max_model_len", info.max_model_len},
+          {"modalities", info.pictures ? Json({"text", "image"}) : Json::array({"text"})},
           {"volley",
            {{"block_size", info.block_size},
             {"tensor_parallel_size", info.tensor_parallel_size},
@@ -129,17 +131,17 @@ HttpResponse tokenize(const Engine& engine, const OutputFormat& format, std::str
   TokenizeRequest request = read_tokenize(in, body, rules);
   if (in.error()) return error_response(*in.error());
   const char* field = request.is_chat ? "messages" : "prompt";
-  if (request.is_chat) {
-    auto rendered = format.answers->render(engine, request.chat, cancelled);
-    if (!rendered.ok()) return error_response(api_error(rendered.error(), field));
-    request.prompt = std::move(*rendered);
-  }
   EncodeLimits limits;
   limits.max_tokens = rules.max_response_bytes / (request.with_strings ? kIdBytes + kStringBytes : kIdBytes);
   limits.cancelled = cancelled;
   const bool add_special = request.add_special_tokens;
-  const auto ids = request.is_chat ? format.answers->encode(engine, request.prompt, add_special, limits)
-                                   : engine.encode_within(request.prompt, add_special, limits);
+  Result<std::vector<TokenId>> ids = std::vector<TokenId>();
+  if (request.is_chat) {
+    auto chat = encode_chat(engine, *format.answers, std::move(request.chat), add_special, limits);
+    ids = chat.ok() ? std::move(chat->ids) : Result<std::vector<TokenId>>(chat.error());
+  } else {
+    ids = engine.encode_within(request.prompt, add_special, limits);
+  }
   if (!ids.ok()) return error_response(api_error(ids.error(), field));
   if (ids->size() > limits.max_tokens) {
     return error_response(invalid_field(field, "The text has more than " + std::to_string(limits.max_tokens) +

@@ -95,7 +95,7 @@ ApiResult<ApiRequest> read_chat_fields(FieldReader& in, std::string_view body, c
 
 ApiResult<ApiRequest> read_chat(FieldReader& in, std::string_view body, const RequestRules& rules) {
   ApiRequest request;
-  read_messages(in, body, request.chat, request.notes);
+  read_messages(in, body, rules.info.pictures.has_value(), request.chat, request.notes);
   read_tools(in, body, request.tools);
   return read_chat_fields(in, body, rules, std::move(request));
 }

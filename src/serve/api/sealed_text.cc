@@ -18,27 +18,32 @@ const unsigned char* bytes_of(std::string_view text) {
 
 }  // namespace
 
+std::optional<std::string> from_base64(std::string_view text) {
+  if (text.size() % 4 != 0 || text.size() > std::numeric_limits<int>::max()) return std::nullopt;
+  std::string bytes(text.size() / 4 * 3, '\0');
+  const int size =
+      EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()), bytes_of(text), static_cast<int>(text.size()));
+  if (size < 0) return std::nullopt;
+  const size_t padding = text.size() - std::min(text.find_last_not_of('=') + 1, text.size());
+  bytes.resize(bytes.size() - std::min(padding, bytes.size()));
+  return bytes;
+}
+
+std::string to_base64(std::string_view bytes) {
+  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // and a zero byte
+  EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes_of(bytes), static_cast<int>(bytes.size()));
+  text.pop_back();
+  return text;
+}
+
 std::string seal_text(std::string_view text) {
-  std::string sealed(kMark);
-  const size_t begin = sealed.size();
-  sealed.resize(begin + (text.size() + 2) / 3 * 4 + 1);  // and a zero byte
-  EVP_EncodeBlock(reinterpret_cast<unsigned char*>(sealed.data() + begin), bytes_of(text),
-                  static_cast<int>(text.size()));
-  sealed.pop_back();
-  return sealed;
+  return std::string(kMark) + to_base64(text);
 }
 
 std::optional<std::string> unseal_text(std::string_view sealed) {
   if (!sealed.starts_with(kMark)) return std::nullopt;
-  sealed.remove_prefix(kMark.size());
-  if (sealed.size() % 4 != 0 || sealed.size() > std::numeric_limits<int>::max()) return std::nullopt;
-  std::string text(sealed.size() / 4 * 3, '\0');
-  const int size =
-      EVP_DecodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes_of(sealed), static_cast<int>(sealed.size()));
-  if (size < 0) return std::nullopt;
-  const size_t padding = sealed.size() - std::min(sealed.find_last_not_of('=') + 1, sealed.size());
-  text.resize(text.size() - std::min(padding, text.size()));
-  if (find_invalid_utf8(text)) return std::nullopt;
+  auto text = from_base64(sealed.substr(kMark.size()));
+  if (!text || find_invalid_utf8(*text)) return std::nullopt;
   return text;
 }
 

@@ -12,4 +12,8 @@ std::string seal_text(std::string_view text);
 // Nothing: not made by seal_text().
 std::optional<std::string> unseal_text(std::string_view sealed);
 
+// The bytes that padded Base64 without white space stands for; nothing: it is none.
+std::optional<std::string> from_base64(std::string_view text);
+std::string to_base64(std::string_view bytes);
+
 }  // namespace volley::serve

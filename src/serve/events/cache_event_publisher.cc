@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLastWords{500};  // for subscribers to take the last batches
 
-double now() {
+double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
@@ -178,7 +178,7 @@ void CacheEventPublisher::Stream::wake() {
 
 void CacheEventPublisher::Stream::publish(std::span<const CacheEvent> events) {
   if (events.empty()) return;
-  Batch batch{next_++, now(), {}};
+  Batch batch{next_++, unix_time(), {}};
   batch.events.reserve(events.size() + 1);
   if (missed_) batch.events.emplace_back().kind = CacheEvent::Kind::kCleared;
   batch.events.insert(batch.events.end(), events.begin(), events.end());

@@ -33,7 +33,7 @@ Status check_output(int fd, const std::string& path, const std::string& input) {
 }
 
 // A file's name is on the disk only once its folder is synced.
-void sync_folder(const std::string& path) {
+void sync_results_folder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -49,7 +49,7 @@ Result<ResultFile> ResultFile::open(const std::string& path, const std::string& 
   if (fd < 0) return invalid_argument("Cannot write " + path + ": " + std::strerror(errno) + ".");
   ResultFile file(fd, path);
   VOLLEY_RETURN_IF_ERROR(check_output(fd, path, input));
-  sync_folder(path);
+  sync_results_folder(path);
   return file;
 }
 

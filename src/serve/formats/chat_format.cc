@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "serve/api/chat_input.h"
 #include "serve/api/chat_messages.h"
 #include "serve/formats/call_grammar.h"
 
@@ -43,11 +44,7 @@ class Format final : public ChatFormat {
     const serve::AnswerFormat& answers = *format_.answers;
     VOLLEY_ASSIGN(serve::Conversation conversation, serve::conversation_of(chat));
     VOLLEY_RETURN_IF_ERROR(answers.check(conversation));
-    VOLLEY_ASSIGN(const std::string rendered, answers.render(engine_, std::move(conversation), chat.cancelled));
-    ChatPrompt prompt;
-    VOLLEY_ASSIGN(prompt.tokens, answers.encode(engine_, rendered, false, {}));
-    prompt.text = answers.shown(rendered);
-    return prompt;
+    return serve::chat_prompt(engine_, answers, std::move(conversation), chat.cancelled);
   }
 
   std::vector<TokenId> end_tokens() const override { return format_.answers->end_tokens(); }
@@ -80,6 +77,17 @@ Result<std::unique_ptr<ChatFormat>> ChatFormat::find(const Engine& engine) {
   VOLLEY_ASSIGN(serve::OutputFormat format, serve::find_output_format(engine, "auto", "auto"));
   if (format.answers->marks().empty()) return std::unique_ptr<ChatFormat>();
   return std::unique_ptr<ChatFormat>(std::make_unique<Format>(engine, std::move(format)));
+}
+
+Result<ChatPrompt> ChatFormat::prompt_of(const Engine& engine, const ChatMessages& chat) {
+  if (serve::has_pictures(chat.messages_json)) {
+    VOLLEY_ASSIGN(serve::Conversation conversation, serve::conversation_of(chat, engine.info().pictures.has_value()));
+    return serve::chat_prompt(engine, *serve::plain_answers(), std::move(conversation), chat.cancelled);
+  }
+  ChatPrompt prompt;
+  VOLLEY_ASSIGN(prompt.text, engine.render_chat(chat));
+  VOLLEY_ASSIGN(prompt.tokens, engine.encode(prompt.text, false));
+  return prompt;
 }
 
 }  // namespace volley

@@ -69,6 +69,7 @@ inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   };
   watch();
   const auto lane = wait == Wait::kDisk                     ? Workers::kDisk
+                    : may_have_pictures(job->request.body)  ? Workers::kPictures
                     : job->request.body.size() > kLargeBody ? Workers::kLarge
                                                             : Workers::kUsual;
   shared_.workers.post(lane, whose_, [job, end, wake, whose = whose_, &api = shared_.api, &workers = shared_.workers] {

@@ -6,11 +6,13 @@
 #include <boost/asio.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "serve/api/api.h"
@@ -21,6 +23,12 @@ namespace volley::serve::transport {
 namespace asio = boost::asio;
 
 constexpr size_t kLargeBody = size_t{256} << 10;
+
+// Whether a body may have pictures, by the names of their parts: a body of megabytes is looked through in no time.
+inline bool may_have_pictures(const std::string& body) {
+  constexpr std::string_view kPart = "\"image";
+  return memmem(body.data(), body.size(), kPart.data(), kPart.size()) != nullptr;
+}
 
 // A request on its way through a worker thread. Shared, because the connection may leave before the worker is done.
 struct Job {
@@ -38,14 +46,16 @@ class Workers {
     kGrammar,  // compiles a grammar, which may take seconds
     kDisk,     // waits for the disk
     kUsual,
-    kLarge,  // requests with large bodies
+    kPictures,  // requests with pictures, which take long to decode
+    kLarge,     // requests with large bodies
   };
   struct Counts {
-    int grammar = 1, disk = 1, usual = 1, large = 1;
+    int grammar = 1, disk = 1, usual = 1, pictures = 1, large = 1;
   };
 
   explicit Workers(const Counts& threads)
-      : lanes_{Threads(threads.grammar), Threads(threads.disk), Threads(threads.usual), Threads(threads.large)} {}
+      : lanes_{Threads(threads.grammar), Threads(threads.disk), Threads(threads.usual), Threads(threads.pictures),
+               Threads(threads.large)} {}
 
   // `work` must not throw. It may post to a lane before its own.
   template <typename Work>
@@ -92,7 +102,7 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable changed_;
   int pending_ = 0;               // guarded by mutex_
-  std::array<Threads, 4> lanes_;  // the last one ends first
+  std::array<Threads, 5> lanes_;  // the last one ends first
 };
 
 }  // namespace volley::serve::transport

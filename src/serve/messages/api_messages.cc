@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "serve/api/api.h"
+#include "serve/api/chat_input.h"
 #include "serve/formats/answer_format.h"
 #include "serve/http/random_id.h"
 #include "serve/json/json_text.h"
@@ -30,15 +31,13 @@ HttpResponse Api::count_message_tokens(Call call) {
   auto parsed = parse_messages_request(call.request.body, rules(), true);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
   const auto& [engine, format] = *serving_.load();
-  const auto prompt =
-      format.answers->render(engine, std::move(std::get<MessagesRequest>(parsed).chat.chat), call.cancelled);
-  if (!prompt.ok()) return error_response(api_error(prompt.error(), "messages"));
   EncodeLimits limits;
   limits.max_tokens = options_.max_body_bytes;  // no text has more tokens than bytes
   limits.cancelled = call.cancelled;
-  const auto ids = format.answers->encode(engine, *prompt, false, limits);
-  if (!ids.ok()) return error_response(api_error(ids.error(), "messages"));
-  return json_response({{"input_tokens", ids->size()}});
+  const auto chat =
+      encode_chat(engine, *format.answers, std::move(std::get<MessagesRequest>(parsed).chat.chat), false, limits);
+  if (!chat.ok()) return error_response(api_error(chat.error(), "messages"));
+  return json_response({{"input_tokens", chat->ids.size()}});
 }
 
 }  // namespace volley::serve

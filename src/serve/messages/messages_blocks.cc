@@ -20,8 +20,8 @@ constexpr std::string_view kSupported = "Only text, tools of the client's and th
 
 class MessageReader {
  public:
-  MessageReader(FieldReader& in, ChatTurns& turns, MessagesTools& tools, Notes& notes)
-      : in_(in), turns_(turns), tools_(tools), notes_(notes) {}
+  MessageReader(FieldReader& in, bool sees, ChatTurns& turns, MessagesTools& tools, Notes& notes)
+      : in_(in), sees_(sees), turns_(turns), tools_(tools), notes_(notes) {}
 
   bool read(const json& list, std::string_view raw) {
     const std::vector<std::string_view> texts = array_elements(raw);
@@ -88,7 +88,8 @@ class MessageReader {
       return true;
     }
     std::string text;
-    if (!read_part(in_, {"messages", kSupported, kTexts}, block, where, notes_, text)) return false;
+    const PartTypes types{"messages", kSupported, kTexts, {}, sees_ && role_ == Role::kUser ? &pictures_ : nullptr};
+    if (!read_part(in_, types, block, where, notes_, text)) return false;
     add_text(std::move(text));
     return true;
   }
@@ -104,19 +105,22 @@ class MessageReader {
     std::string id, text;
     if (!read_string(block, "tool_use_id", where, id)) return false;
     const json content = block.value("content", json());
+    std::vector<ChatPicture> pictures;
     const auto read_block = [&](const json& part, const std::string& at, std::string& out) {
-      return read_result_block(part, at, out);
+      return read_result_block(part, at, pictures, out);
     };
     if (!content.is_null() && !read_parts(in_, "messages", content, where + ".content", text, read_block)) return false;
     end_text();
-    turns_.tool_result(std::move(id), std::move(text));
+    turns_.tool_result(std::move(id), std::move(text), std::move(pictures));
     return true;
   }
 
   // Appends a block of a result. A reference names a deferred tool that the client's search found.
-  bool read_result_block(const json& block, const std::string& where, std::string& out) {
+  bool read_result_block(const json& block, const std::string& where, std::vector<ChatPicture>& pictures,
+                         std::string& out) {
     if (text_member(block, "type") != "tool_reference") {
-      return read_part(in_, {"messages", kSupported, kTexts, kPictures}, block, where, notes_, out);
+      const PartTypes types{"messages", kSupported, kTexts, kPictures, sees_ ? &pictures : nullptr};
+      return read_part(in_, types, block, where, notes_, out);
     }
     std::string name;
     if (!read_string(block, "tool_name", where, name)) return false;
@@ -171,7 +175,7 @@ class MessageReader {
   // Consecutive texts become one.
   void add_text(std::string text) {
     if (std::exchange(has_text_, true)) {
-      text_.append("\n").append(text);
+      append_part(text_, text);
     } else {
       text_ = std::move(text);
     }
@@ -181,7 +185,7 @@ class MessageReader {
     if (!std::exchange(has_text_, false)) return;
     switch (role_) {
       case Role::kUser:
-        return turns_.user(std::move(text_));
+        return turns_.user(std::move(text_), std::exchange(pictures_, {}));
       case Role::kAssistant:
         return turns_.said(text_);
       case Role::kSystem:
@@ -203,12 +207,14 @@ class MessageReader {
   }
 
   FieldReader& in_;
+  const bool sees_;
   ChatTurns& turns_;
   MessagesTools& tools_;
   Notes& notes_;
   Role role_ = Role::kUser;  // the current message's role
   bool has_text_ = false;
   std::string text_;
+  std::vector<ChatPicture> pictures_;  // of text_
 };
 
 }  // namespace
@@ -224,9 +230,9 @@ bool read_system(FieldReader& in, const json& system, ChatTurns& turns) {
   return true;
 }
 
-bool read_message_list(FieldReader& in, const json& messages, std::string_view raw, ChatTurns& turns,
+bool read_message_list(FieldReader& in, const json& messages, std::string_view raw, bool sees, ChatTurns& turns,
                        MessagesTools& tools, Notes& notes) {
-  return MessageReader(in, turns, tools, notes).read(messages, raw);
+  return MessageReader(in, sees, turns, tools, notes).read(messages, raw);
 }
 
 }  // namespace volley::serve

@@ -14,8 +14,9 @@ namespace volley::serve {
 // "system": a text or a list of text blocks. False after an error.
 bool read_system(FieldReader& in, const nlohmann::json& system, ChatTurns& turns);
 
-// "messages", a list with text `raw`. Blocks may load and unload `tools`. `notes`: what is left out. False: an error.
-bool read_message_list(FieldReader& in, const nlohmann::json& messages, std::string_view raw, ChatTurns& turns,
-                       MessagesTools& tools, Notes& notes);
+// "messages", a list with text `raw`. `sees`: the model takes pictures. Blocks may load and unload `tools`. `notes`:
+// what is left out. False: an error.
+bool read_message_list(FieldReader& in, const nlohmann::json& messages, std::string_view raw, bool sees,
+                       ChatTurns& turns, MessagesTools& tools, Notes& notes);
 
 }  // namespace volley::serve

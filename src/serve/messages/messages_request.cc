@@ -173,7 +173,8 @@ class Reader {
       in_.fail(invalid_field("messages", "\"messages\" must be a list of at least one message."));
       return;
     }
-    if (!read_message_list(in_, *messages, find_member(body_, "messages"), turns, tools_, out_.chat.notes)) {
+    if (!read_message_list(in_, *messages, find_member(body_, "messages"), rules_.info.pictures.has_value(), turns,
+                           tools_, out_.chat.notes)) {
       return;
     }
     out_.chat.chat.continue_final_message = turns.ends_with_text();

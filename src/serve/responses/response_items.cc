@@ -50,8 +50,8 @@ const Form& form_of(ItemKind kind) {
 
 class ItemReader {
  public:
-  ItemReader(FieldReader& in, std::string id_suffix, const FindItem& find, Notes& notes)
-      : in_(in), id_suffix_(std::move(id_suffix)), find_(find), notes_(notes) {}
+  ItemReader(FieldReader& in, std::string id_suffix, bool sees, const FindItem& find, Notes& notes)
+      : in_(in), id_suffix_(std::move(id_suffix)), sees_(sees), find_(find), notes_(notes) {}
 
   std::vector<ResponseItem> read(const json& list, std::string_view raw) {
     std::vector<ResponseItem> items;
@@ -94,7 +94,7 @@ class ItemReader {
         return read_call(value, *form, std::move(item));
       case ItemKind::kCallOutput:
       case ItemKind::kCustomOutput:
-        if (!read_text(value, "output", kResultTexts, item.text, kPictures)) return std::nullopt;
+        if (!read_text(value, "output", kResultTexts, item.text, kPictures, &item.pictures)) return std::nullopt;
         return item;
       case ItemKind::kSearchCall:
         if (!value.value("arguments", json()).is_object()) return wrong(".arguments must be an object.");
@@ -126,7 +126,8 @@ class ItemReader {
       return wrong(R"(.role must be "user", "assistant", "system" or "developer".)");
     }
     item.role = role->get<std::string>();
-    if (!read_text(value, "content", kTexts, item.text)) return std::nullopt;
+    const bool may_show = item.role == "user";
+    if (!read_text(value, "content", kTexts, item.text, {}, may_show ? &item.pictures : nullptr)) return std::nullopt;
     return item;
   }
 
@@ -176,8 +177,8 @@ class ItemReader {
 
   // Reads a text, or a list of parts of these types.
   bool read_text(const json& value, const char* name, std::span<const std::string_view> texts, std::string& out,
-                 std::span<const PartTypes::LeftOut> left_out = {}) {
-    const PartTypes types{"input", "Only text is supported.", texts, left_out};
+                 std::span<const PartTypes::LeftOut> left_out = {}, std::vector<ChatPicture>* pictures = nullptr) {
+    const PartTypes types{"input", "Only text is supported.", texts, left_out, sees_ ? pictures : nullptr};
     return read_parts(in_, "input", member_of(value, name), where_ + "." + name, out,
                       [&](const json& part, const std::string& at, std::string& text) {
                         return read_part(in_, types, part, at, notes_, text);
@@ -195,6 +196,7 @@ class ItemReader {
 
   FieldReader& in_;
   const std::string id_suffix_;
+  const bool sees_;
   const FindItem& find_;
   Notes& notes_;
   std::string where_;
@@ -212,6 +214,27 @@ std::string part_json(const ResponseItem& item, std::string_view logprobs) {
   return R"({"type":"output_text","text":)" + json_quote(item.text) + R"(,"annotations":[],"logprobs":[)" +
          std::string(logprobs) + "]}";
 }
+
+namespace {
+
+// The parts of an item with pictures.
+std::string shown_parts(const ResponseItem& item) {
+  std::string parts;
+  std::string_view rest = item.text;
+  const auto add = [&parts](std::string_view part, std::string_view value) {
+    parts.append(parts.empty() ? "" : ",").append(part).append(json_quote(value)).append("}");
+  };
+  for (size_t i = 0; i <= item.pictures.size(); ++i) {
+    const std::string_view text = rest.substr(0, rest.find(kPicture));
+    if (!text.empty()) add(R"({"type":"input_text","text":)", text);
+    if (i == item.pictures.size()) break;
+    add(R"({"type":"input_image","detail":"auto","image_url":)", item.pictures[i].url);
+    rest.remove_prefix(text.size() + 1);
+  }
+  return "[" + parts + "]";
+}
+
+}  // namespace
 
 std::string item_json(const ResponseItem& item, std::string_view status, std::string_view logprobs) {
   if (item.kind == ItemKind::kForeign) {
@@ -238,7 +261,9 @@ std::string item_json(const ResponseItem& item, std::string_view status, std::st
   }
   if (item.kind == ItemKind::kSearchCall || item.kind == ItemKind::kSearchOutput) add("execution", R"("client")");
   if (item.kind == ItemKind::kMessage || item.kind == ItemKind::kReasoning) {
-    add(form.text, begun ? "[" + part_json(item, logprobs) + "]" : "[]");
+    add(form.text, !item.pictures.empty() ? shown_parts(item) : begun ? "[" + part_json(item, logprobs) + "]" : "[]");
+  } else if (!item.pictures.empty()) {
+    add(form.text, shown_parts(item));
   } else {
     add(form.text, form.holds_json ? item.text : json_quote(item.text));
   }
@@ -248,7 +273,7 @@ std::string item_json(const ResponseItem& item, std::string_view status, std::st
   return json + "}";
 }
 
-std::vector<ResponseItem> read_input(FieldReader& in, std::string_view raw, const std::string& id_suffix,
+std::vector<ResponseItem> read_input(FieldReader& in, std::string_view raw, const std::string& id_suffix, bool sees,
                                      const FindItem& find, Notes& notes) {
   const json* input = in.get("input");
   if (input && input->is_string()) {
@@ -258,7 +283,7 @@ std::vector<ResponseItem> read_input(FieldReader& in, std::string_view raw, cons
     in.fail(invalid_field("input", "\"input\" must be a text, or a list of at least one item."));
     return {};
   }
-  return ItemReader(in, id_suffix, find, notes).read(*input, raw);
+  return ItemReader(in, id_suffix, sees, find, notes).read(*input, raw);
 }
 
 namespace {
@@ -305,7 +330,7 @@ void add_turn(const ResponseItem& item, ChatTurns& turns) {
       return turns.called(item.call_id, "tool_search", item.text);
     case ItemKind::kCallOutput:
     case ItemKind::kCustomOutput:
-      return turns.tool_result(item.call_id, item.text);
+      return turns.tool_result(item.call_id, item.text, item.pictures);
     case ItemKind::kSearchOutput:
       return turns.tool_result(item.call_id, found_tools(item.text));
     case ItemKind::kForeign:
@@ -316,7 +341,7 @@ void add_turn(const ResponseItem& item, ChatTurns& turns) {
       break;
   }
   if (item.role == "assistant") return turns.said(item.text);
-  if (item.role == "user") return turns.user(item.text);
+  if (item.role == "user") return turns.user(item.text, item.pictures);
   turns.system(item.text);
 }
 

@@ -33,14 +33,17 @@ struct ResponseItem {
   std::string role = {};  // a message's role
   // text of a message, thought or output; a call's arguments or input; tools as JSON; a foreign item's whole JSON
   std::string text = {};
-  std::string call_id = {};  // for a call and its output
-  std::string name = {};     // a call's tool
-  std::string space = {};    // namespace of a call's tool; may be empty
-  bool sealed = false;       // a thought's "encrypted_content" has it, too
+  std::string call_id = {};                // for a call and its output
+  std::string name = {};                   // a call's tool
+  std::string space = {};                  // namespace of a call's tool; may be empty
+  bool sealed = false;                     // a thought's "encrypted_content" has it, too
+  std::vector<ChatPicture> pictures = {};  // as in ChatMessage
 
   bool has_tools() const { return kind == Kind::kTools || kind == Kind::kSearchOutput; }
   size_t bytes() const {
-    return sizeof *this + id.size() + role.size() + text.size() + call_id.size() + name.size() + space.size();
+    size_t bytes = sizeof *this + id.size() + role.size() + text.size() + call_id.size() + name.size() + space.size();
+    for (const ChatPicture& picture : pictures) bytes += sizeof picture + picture.where.size() + picture.url.size();
+    return bytes;
   }
 };
 
@@ -55,8 +58,8 @@ std::string_view id_prefix(ResponseItem::Kind kind);
 using FindItem = std::function<std::optional<ResponseItem>(const std::string& id)>;
 
 // "input": a text, or a list of items; `raw` is its text. An item without an id gets one: its kind's prefix,
-// `id_suffix` and its number. `notes` gets what the model reads otherwise.
-std::vector<ResponseItem> read_input(FieldReader& in, std::string_view raw, const std::string& id_suffix,
+// `id_suffix` and its number. `sees`: the model takes pictures. `notes` gets what the model reads otherwise.
+std::vector<ResponseItem> read_input(FieldReader& in, std::string_view raw, const std::string& id_suffix, bool sees,
                                      const FindItem& find, Notes& notes);
 
 void add_turns(const std::vector<ResponseItem>& items, ChatTurns& turns);

@@ -266,7 +266,7 @@ class Reader {
     echo("previous_response_id", id.empty() ? "null" : json_quote(id));
     size_t brought = previous_ ? previous_->conversation_bytes() : 0;
     input_ = read_input(
-        in_, find_member(body_, "input"), context_.id_suffix,
+        in_, find_member(body_, "input"), context_.id_suffix, context_.rules.info.pictures.has_value(),
         [&](const std::string& name) {
           auto item = context_.store.find_item(context_.tenant, name);
           if (item) brought += item->bytes();

@@ -1,12 +1,15 @@
 #include "serve/testing/fake_engine.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <memory>
 #include <utility>
 
 namespace volley::serve {
 namespace {
 
 constexpr TokenId kBeginToken = 256;  // the token that add_special_tokens puts first
+constexpr std::string_view kPlaceholder = "<pad>";
 
 }  // namespace
 
@@ -164,7 +167,9 @@ Result<std::vector<TokenId>> FakeEngine::encode_within(std::string_view text, bo
 std::string FakeEngine::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   std::string text;
   for (const TokenId id : ids) {
-    if (id < 128) {
+    if (info_.pictures && id == info_.pictures->token) {
+      text += kPlaceholder;
+    } else if (id < 128) {
       text.push_back(static_cast<char>(id));
     } else if (id < kBeginToken) {
       text += "\xEF\xBF\xBD";
@@ -179,8 +184,25 @@ Result<std::string> FakeEngine::render_chat(const ChatMessages& chat) const {
   if (chat.messages_json.find("no template") != std::string::npos) {
     return failed_precondition("the model has no chat template");
   }
-  return chat.messages_json + "|" + chat.template_kwargs_json + "|" + (chat.add_generation_prompt ? "1" : "0") + "|" +
+  std::string messages = chat.messages_json;
+  constexpr std::string_view kPart = R"({"type":"image"})";
+  for (size_t at = 0; info_.pictures && (at = messages.find(kPart, at)) != std::string::npos;) {
+    messages.replace(at, kPart.size(), kPlaceholder);
+  }
+  return messages + "|" + chat.template_kwargs_json + "|" + (chat.add_generation_prompt ? "1" : "0") + "|" +
          (chat.continue_final_message ? "1" : "0") + (chat.tools_json.empty() ? "" : "|" + chat.tools_json);
+}
+
+Result<PromptPicture> FakeEngine::read_picture(std::string_view file, bool pixels, const std::atomic<bool>*) const {
+  PromptPicture picture;
+  const std::string text(file);
+  if (std::sscanf(text.c_str(), "%dx%d", &picture.width, &picture.height) != 2) {
+    return invalid_argument("the picture is no file of a test");
+  }
+  if (pixels) {
+    picture.rgb = std::make_shared<const std::vector<uint8_t>>(size_t(picture.width) * size_t(picture.height) * 3);
+  }
+  return picture;
 }
 
 void FakeEngine::refuse_submits(Error error, int accepted_first) {

@@ -56,6 +56,9 @@ class FakeEngine final : public Engine {
   // "messages|kwargs|generation prompt|continue", and "|tools" if any; kFailedPrecondition if a message contains "no
   // template".
   Result<std::string> render_chat(const ChatMessages& chat) const override;
+  // For an engine with EngineInfo::pictures, whose placeholder is "<pad>": a file is a text, "64x32", a picture black.
+  Result<PromptPicture> read_picture(std::string_view file, bool pixels,
+                                     const std::atomic<bool>* cancelled) const override;
 
   EngineInfo& mutable_info() { return info_; }  // before requests
   using GrammarCheck = std::function<Result<std::vector<std::string>>(const GrammarSpec&)>;

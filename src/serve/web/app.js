@@ -5,6 +5,7 @@ import {listModels} from './chat_client.js';
 import {make, makeButton} from './dom.js';
 import {Follower} from './follow.js';
 import {History} from './history.js';
+import {PictureTray} from './pictures.js';
 import {Settings, kept} from './settings.js';
 import {Store} from './store.js';
 import {welcomeFor} from './welcome.js';
@@ -111,8 +112,10 @@ function fitPrompt() {
   prompt.style.height = `${Math.min(prompt.scrollHeight + 2, 240)}px`;
 }
 
+const tray = new PictureTray($('composer'), () => settings.seesPictures);
+
 function submit(message = $('prompt').value) {
-  if (!chat.submit(message)) return false;
+  if (!chat.submit(message, tray)) return false;
   $('prompt').value = '';
   fitPrompt();
   return true;
@@ -250,6 +253,7 @@ $('key-cancel').addEventListener('click', () => $('key-dialog').close());
 // Without a drafter there is nothing to compare, and no block to show.
 function showModel() {
   document.body.classList.toggle('plain-server', !settings.speculates);
+  $('add-picture').hidden = !settings.seesPictures;
   if (settings.model === '') return;
   $('model-name').textContent = settings.model;
   const {note, examples} = welcomeFor(settings.model);

@@ -3,6 +3,7 @@ import {Answer, contextUse, format, verdict} from './answer.js';
 import {ApiFailure, streamChat} from './chat_client.js';
 import {TurnView} from './conversation.js';
 import {confirmed, showNotice} from './dialogs.js';
+import {contentOf} from './pictures.js';
 import {StoreFailure} from './store.js';
 
 const kSaveEvery = 2000; // milliseconds, while an answer is being written
@@ -21,7 +22,7 @@ export class Chat {
   #page;
   #settings;
   #store;
-  // {id, otherId, created, known, turns: [{message, answers, compared, view}], discarded}; an answer is {speculative,
+  // {id, otherId, created, known, turns: [{message, pictures, answers, compared, view}], discarded}; an answer is {speculative,
   // seed, asJson, notes, answer}. `known` and `otherId`: as for Store.put(), because a tab may be a copy of another one.
   #conversation = newConversation();
   #running = null; // the AbortController of what is being answered
@@ -59,19 +60,20 @@ export class Chat {
   open({id, created, changed, turns}) {
     const conversation = {...newConversation(), id, created, known: new Set([changed])};
     this.#show(conversation);
-    for (const {message, answers} of turns) {
+    for (const {message, answers, pictures} of turns) {
       const restored = answers.map((one) => ({...one, answer: Answer.fromRecord(one.answer)}));
-      this.#addTurn(conversation, message, restored);
+      this.#addTurn(conversation, message, restored, pictures);
     }
     this.#page.changed();
     this.#page.follower.toEnd();
   }
 
-  submit(message) {
-    if (this.#running || message.trim() === '') return false;
+  // `tray`: the message's pictures, which it hands over if the message is sent.
+  submit(message, tray) {
+    if (this.#running || (message.trim() === '' && tray.isEmpty)) return false;
     const fields = this.#usableFields();
     if (!fields) return false;
-    const turn = this.#addTurn(this.#conversation, message, []);
+    const turn = this.#addTurn(this.#conversation, message, [], tray.take());
     this.#page.changed();
     this.#run(turn, fields);
     return true;
@@ -88,12 +90,12 @@ export class Chat {
     this.#page.changed();
   }
 
-  #addTurn(conversation, message, answers) {
-    const turn = {message, answers, compared: answers.length > 1, view: null};
+  #addTurn(conversation, message, answers, pictures = []) {
+    const turn = {message, pictures, answers, compared: answers.length > 1, view: null};
     turn.view = new TurnView(message, {
       edit: (text) => this.#edit(turn, text),
       remove: () => this.#remove(turn),
-    });
+    }, pictures);
     conversation.turns.push(turn);
     this.#page.root.append(turn.view.element);
     if (answers.length > 0) this.#showAnswers(turn);
@@ -193,11 +195,11 @@ export class Chat {
     const {system} = this.#settings;
     const messages = system === '' ? [] : [{role: 'system', content: system}];
     const {turns} = this.#conversation;
-    for (const {message, answers} of turns.slice(0, turns.indexOf(turn))) {
+    for (const {message, pictures, answers} of turns.slice(0, turns.indexOf(turn))) {
       const reply = answers[0]?.answer.trace.content;
-      if (reply) messages.push({role: 'user', content: message}, {role: 'assistant', content: reply});
+      if (reply) messages.push({role: 'user', content: contentOf(message, pictures)}, {role: 'assistant', content: reply});
     }
-    messages.push({role: 'user', content: turn.message});
+    messages.push({role: 'user', content: contentOf(turn.message, turn.pictures)});
     if (continued) {
       const {content, thoughts} = continued.answer.trace;
       messages.push({role: 'assistant', content, ...(thoughts && {reasoning_content: thoughts})});
@@ -347,7 +349,7 @@ export class Chat {
 }
 
 function recordOf({id, created, turns}) {
-  const title = turns[0].message.trim().split('\n', 1)[0].slice(0, 80);
+  const title = turns[0].message.trim().split('\n', 1)[0].slice(0, 80) || 'Picture';
   const plain = ({speculative, seed, asJson, notes, answer}) => ({
     speculative,
     seed,
@@ -360,7 +362,11 @@ function recordOf({id, created, turns}) {
     title,
     created,
     changed: Date.now(),
-    turns: turns.map(({message, answers}) => ({message, answers: answers.map(plain)})),
+    turns: turns.map(({message, pictures, answers}) => ({
+      message,
+      ...(pictures.length > 0 && {pictures}),
+      answers: answers.map(plain),
+    })),
   };
 }
 

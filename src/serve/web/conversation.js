@@ -1,6 +1,7 @@
 // What a turn of the conversation looks like: a message, and one or two answers to it.
 import {format} from './answer.js';
 import {copyText, make, makeButton} from './dom.js';
+import {thumbnail} from './pictures.js';
 import {Strip} from './strip.js';
 import {TextView, paintThoughts} from './text_view.js';
 
@@ -10,10 +11,12 @@ export class TurnView {
   #answers = make('div', 'answers');
   #verdict = make('div', 'verdict');
   #acts;
+  #pictures;
 
-  // `acts`: {edit(message), remove()}, what the reader may do with a message.
-  constructor(message, acts) {
+  // `acts`: {edit(message), remove()}, what the reader may do with a message. `pictures`: data: URLs.
+  constructor(message, acts, pictures = []) {
     this.#acts = acts;
+    this.#pictures = pictures;
     this.#verdict.hidden = true;
     this.element.append(this.#bubble, this.#answers, this.#verdict);
     this.element.setAttribute('role', 'group');
@@ -27,7 +30,8 @@ export class TurnView {
       makeButton('Edit', () => this.#editMessage(message)),
       makeButton('Delete', () => this.#acts.remove()),
     );
-    this.#bubble.replaceChildren(make('h2', 'hidden', 'You'), make('p', 'said', message), actions);
+    const shown = this.#pictures.map((url, i) => thumbnail(url, i + 1));
+    this.#bubble.replaceChildren(make('h2', 'hidden', 'You'), ...shown, make('p', 'said', message), actions);
   }
 
   takeFocus() {

@@ -86,6 +86,9 @@ export class Settings {
     return this.#models.get(this.model)?.max_model_len ?? null;
   }
 
+  get seesPictures() {
+    return this.#models.get(this.model)?.modalities?.includes('image') ?? false;
+  }
   get #card() {
     return this.#models.get(this.model)?.volley ?? {};
   }

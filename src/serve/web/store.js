@@ -1,8 +1,9 @@
 // The conversations that this browser keeps (IndexedDB), and what a file of them looks like.
 //
-// A conversation is {id, title, created, changed, turns}; times are milliseconds. A turn is {message, answers}, an answer
+// A conversation is {id, title, created, changed, turns}; times are milliseconds. A turn is {message, pictures, answers}, an answer
 // {speculative, seed, asJson, notes, answer: the record of Answer}. It is kept as JSON text, whose length counts.
 import {Answer} from './answer.js';
+import {isPicture} from './pictures.js';
 
 export const kMostConversations = 200;
 export const kMostCharacters = 32 * 1024 * 1024; // of all of them together
@@ -152,11 +153,12 @@ function checkedConversation({id, title, created, changed, turns}) {
   return {id, title, created, changed, turns: turns.map(checkedTurn)};
 }
 
-function checkedTurn({message, answers}) {
+function checkedTurn({message, pictures = [], answers}) {
   if (typeof message !== 'string' || !Array.isArray(answers) || answers.length > 2) {
     throw new TypeError('a turn is not a message and its answers');
   }
-  return {message, answers: answers.map(checkedAnswer)};
+  if (!Array.isArray(pictures) || !pictures.every(isPicture)) throw new TypeError('a picture is not one');
+  return {message, ...(pictures.length > 0 && {pictures}), answers: answers.map(checkedAnswer)};
 }
 
 function checkedAnswer({speculative, seed, asJson, notes, answer}) {

@@ -17,7 +17,7 @@ const kTypes = {
 };
 // As page_headers() in src/serve/web/page.cc says.
 const kPolicy =
-  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; " +
+  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
   "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
 // One step of an answer. Pieces: the accepted tokens, then the bonus.
