@@ -7,8 +7,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from .blocks import Drafts, Layout
+from .networks import Drafter
 
 
 def _statistics(own: Tensor, target: Tensor, chose: Tensor, truth: Tensor) -> tuple[Tensor, ...]:
@@ -100,6 +102,36 @@ def distillation(drafts: Drafts, target_hidden: Tensor, head: Tensor, layout: La
             return (kl * w).sum(), grad.view_as(hidden)
 
     return _Step.apply(drafts.hidden, run), info
+
+
+def of_head(drafter: Drafter, drafts: Drafts, target_hidden: Tensor, head: Tensor, layout: Layout, gamma: float,
+            chunk: int) -> Tensor:
+    """What the heads of DFlash 2 and DSpark learn beside, from the true token before: which candidate is right (the true
+    one counts as one), or the whole distribution and the overlap of the target's and the drafter's."""
+    own = drafter.c["dflash_config"]
+    row = torch.arange(len(drafts.live), device=head.device)[:, None] * target_hidden.shape[1]
+    chose = (drafts.chose + row).flatten()
+    weights = (torch.exp(-layout.depth / gamma) * drafts.live).flatten()
+
+    def part_loss(h: Tensor, part: Tensor) -> Tensor:
+        truth, before, logits = drafts.truth.flatten()[part], drafts.before.flatten()[part], F.linear(h, head.to(h.dtype))
+        if "selector_rank" in own:
+            best = logits.topk(own["selector_top_k"], -1).indices
+            out = torch.ones_like(logits, dtype=torch.bool).scatter(-1, best, False).scatter(-1, truth[:, None], False)
+            scores = (logits + drafter.candidate_selector(h, before)).float().masked_fill(out, -1e9)
+            return (F.cross_entropy(scores, truth, reduction="none") * weights[part]).sum()
+        scores = (logits + drafter.markov_head(h, before)).float()
+        odds = drafter.confidence_head(h.detach(), drafter.markov_head.markov_w1(before).detach())
+        with torch.no_grad():
+            p = F.linear(target_hidden.flatten(0, 1)[chose[part]].to(head.dtype), head).float().softmax(-1)
+            overlap = torch.minimum(p, scores.softmax(-1)).sum(-1).clamp(max=1)
+        each = F.cross_entropy(scores, truth, reduction="none")
+        each = each + F.binary_cross_entropy_with_logits(odds.float(), overlap, reduction="none")
+        return (each * weights[part]).sum()
+
+    hidden = drafts.hidden.flatten(0, 1)
+    parts = drafts.live.flatten().nonzero()[:, 0].split(chunk)
+    return sum(checkpoint(part_loss, hidden[part], part, use_reentrant=False) for part in parts) / weights.sum()
 
 
 def accepted(hits: Tensor, layout: Layout, first: int) -> Tensor:

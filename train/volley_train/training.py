@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from .blocks import Layout, Rows, draft, features_of, pick_anchors
-from .losses import accepted, distillation
+from .losses import accepted, distillation, of_head
 from .networks import Config, Drafter, Target
 
 
@@ -88,6 +88,9 @@ class Trainer:
                                layout, self.flex)
             loss, info = distillation(drafts, hidden, head, layout, r.gamma, r.alpha if done >= r.pace else None,
                                       r.chunk)
+            if len(self.drafter.c["dflash_config"]) > 2:
+                with torch.autocast(self.device.type, torch.bfloat16):
+                    loss = loss + of_head(self.drafter, drafts, hidden, head, layout, r.gamma, r.chunk)
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0)
             self.optimiser.step()
