@@ -4,7 +4,8 @@ taken up again where its own output exists.
     volley-train answers --target PATH --prompts FILE --out DIR     answers.safetensors
     volley-train train   --target PATH --out DIR                    state.pt, then drafter/
     volley-train judge   --target PATH --out DIR [--draft DIR]      judge.json
-    volley-train run     --target PATH --prompts FILE --out DIR     all of these
+    volley-train engine  --target PATH --out DIR --volley PROGRAM   engine.json: the engine's texts and acceptance
+    volley-train run     --target PATH --prompts FILE --out DIR     all but engine
 
 PATH is a folder of Hugging Face's layout or a GGUF file of a dense decoder. A line of FILE has "prompt" or "messages",
 and "domain"; or "open", the start of a user's message that the target itself writes on, and "system". Lines with
@@ -22,7 +23,7 @@ from typing import Any
 
 import torch
 
-from . import blocks, guards, losses
+from . import blocks, engine, guards, losses
 from .blocks import Rows
 from .data import Answers, pack, save_answers
 from .decoding import Answer, Decoder, Prompt
@@ -169,6 +170,7 @@ class Run:
             self.log({"stage": "resumed", "step": trainer.step})
         trainer.run(folder)
         export(drafter, folder / "drafter")
+        export(drafter, folder / "drafter-speculators", "speculators") if a.speculators else None
         self.log({"stage": "trained", "steps": trainer.step, "seconds": round(time.time() - began, 1)})
 
     def _agreement(self, data: Answers) -> None:
@@ -240,9 +242,30 @@ class Run:
         self.log({"stage": "judged", "seconds": round(time.time() - began, 1)})
 
 
+    def engine(self) -> None:
+        """Serves held-out prompts with the drafter and without, and judges the served answers: the same within 3 %."""
+        a, folder = self.a, self.out / "engine"
+        draft = a.draft or str(self.out / "drafter")
+        held = Answers(self.out / "held_out.safetensors")
+        found, answers = engine.serve(a.volley, a.target, draft, held, engine.pick(held, a.each), a.served_tokens, folder,
+                                      a.engine_options.split())
+        save_answers(folder / "served.safetensors", answers, held.facts, whole=True)
+        drafter = load_drafter(Path(draft), self.device)
+        served, size = Answers(folder / "served.safetensors"), str(a.block)
+        longest = -(-int(served.total.max()) // 128) * 128
+        judged = judge(self.bundle.model, drafter, served, list(range(len(served))), longest, 4, 32 * a.block, [a.block], False)
+        found["judge"] = {name: by_block[size] for name, by_block in judged.items()}
+        found["apart, %"] = {name: round(100 * (found["judge"][name] / mean - 1), 1)
+                             for name, mean in found["tokens a step"].items()}
+        (self.out / "engine.json").write_text(json.dumps(found, indent=1) + "\n")
+        self.log({"stage": "engine", **found})
+        if found["different from plain decoding"]:
+            raise guards.GuardError("answers with the drafter differ from those without.")
+
+
 def parser() -> argparse.ArgumentParser:
     ap = argparse.ArgumentParser(prog="volley-train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("stage", choices=("answers", "train", "judge", "run"))
+    ap.add_argument("stage", choices=("answers", "train", "judge", "engine", "run"))
     ap.add_argument("--target", required=True)
     ap.add_argument("--out", required=True)
     ap.add_argument("--prompts", nargs="*", default=[])
@@ -269,10 +292,16 @@ def parser() -> argparse.ArgumentParser:
     g.add_argument("--row", type=int, default=1024, help="tokens of a row")
     g.add_argument("--draft-rows", type=int, default=2048, help="of a row")
     g.add_argument("--rate", type=float, default=1.5e-3)
+    g.add_argument("--speculators", action="store_true", help="also in the speculators library's schema")
     g.add_argument("--chunk", type=int, default=8192, help="draft rows whose logits are computed at once")
     g = ap.add_argument_group("judge")
     g.add_argument("--draft", help="a drafter's folder; without it the trained one")
     g.add_argument("--judged", type=int, default=0, help="so many conversations; 0: all")
+    g = ap.add_argument_group("engine")
+    g.add_argument("--volley", default="volley", help="the program")
+    g.add_argument("--each", type=int, default=16, help="so many prompts of each domain and temperature")
+    g.add_argument("--served-tokens", type=int, default=128)
+    g.add_argument("--engine-options", default="--device cpu --concurrency 4", help="what `volley generate` is told besides")
     return ap
 
 

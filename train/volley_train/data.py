@@ -17,13 +17,14 @@ from .decoding import Answer, loop_start
 KEPT_OF_LOOPS = 32  # tokens of an answer's repetition that stay in the data
 
 
-def save_answers(path: Path, answers: list[Answer], facts: dict[str, Any]) -> None:
+def save_answers(path: Path, answers: list[Answer], facts: dict[str, Any], whole: bool = False) -> None:
     """Conversations one after the other: `ids`, of each conversation its `prompt` and `total` tokens, its temperature
-    and domain; `facts` (target, template hash, seeds) as metadata."""
+    and domain; `facts` (target, template hash, seeds) as metadata. What
+    repeats itself is cut short, unless they are to be kept whole."""
     domains = sorted({a.prompt.domain for a in answers})
     ids, prompt, total = [], [], []
     for a in answers:
-        answer = a.ids[:loop_start(a.ids) + KEPT_OF_LOOPS] if a.looped else a.ids
+        answer = a.ids[:loop_start(a.ids) + KEPT_OF_LOOPS] if a.looped and not whole else a.ids
         ids += [*a.prompt.ids, *answer]
         prompt.append(len(a.prompt.ids))
         total.append(len(a.prompt.ids) + len(answer))

@@ -141,11 +141,26 @@ def draft_config(c: Config, layers: int, block: int, window: int | None, causal:
             "dflash_config": {"mask_token_id": mask_token, "target_layer_ids": ids, **head}}
 
 
-def export(drafter: Drafter, folder: Path) -> None:
+def as_speculators(c: Config) -> Config:
+    """The same drafter's config.json in the speculators library's schema, which counts layers from the embedding."""
+    own, kind = dict(c["dflash_config"]), c["architectures"][0].removesuffix("DraftModel").lower()
+    windowed = "sliding_attention" in c["layer_types"]
+    if c["is_causal"] and not windowed:
+        raise ValueError("the speculators schema has no causal drafter without a window: give --window.")
+    outer = ("architectures", "is_causal", "block_size", "num_target_layers", "dflash_config")
+    same = {key: value for key, value in own.items() if key not in ("mask_token_id", "target_layer_ids", "projector_type")}
+    return {"architectures": ["DFlashSpeculator"], "speculators_model_type": kind, **same, "block_size": c["block_size"],
+            "mask_token_id": own["mask_token_id"], "aux_hidden_state_layer_ids": [i + 1 for i in own["target_layer_ids"]],
+            "draft_vocab_size": c["vocab_size"], "sliding_window_non_causal": windowed and not c["is_causal"],
+            "transformer_layer_config": {key: value for key, value in c.items() if key not in outer}}
+
+
+def export(drafter: Drafter, folder: Path, schema: str = "z-lab") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_file({k: v.detach().to(torch.bfloat16).cpu().contiguous() for k, v in drafter.state_dict().items()},
               folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(drafter.c, indent=2) + "\n")
+    (folder / "config.json").write_text(
+        json.dumps(as_speculators(drafter.c) if schema == "speculators" else drafter.c, indent=2) + "\n")
 
 
 def load_drafter(folder: Path, device: str) -> Drafter:
