@@ -97,7 +97,7 @@ def judge(target: Target, drafter: Drafter, answers: Answers, which: list[int], 
             name = answers.domains[answers.domain[i]] + (" (looping)" if answers.looped[i] else "")
             name += f" T={answers.temperature[i]:.1f}"
             for block in blocks:
-                taken[name, block] += walk(hits, block)
+                taken[name, block] += walk(hits, block + 1 - drafter.first_proposal)
     result: dict[str, Any] = defaultdict(dict)
     for (name, block), steps in sorted(taken.items()):
         if steps:

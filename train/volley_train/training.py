@@ -164,6 +164,8 @@ def export(drafter: Drafter, folder: Path, schema: str = "z-lab") -> None:
 
 
 def load_drafter(folder: Path, device: str) -> Drafter:
-    drafter = Drafter(json.loads((folder / "config.json").read_text())).to(device)
+    c = json.loads((folder / "config.json").read_text())
+    c.setdefault("is_causal", all(kind == "sliding_attention" for kind in c["layer_types"]))
+    drafter = Drafter(c).to(device)
     drafter.load_state_dict(load_file(folder / "model.safetensors"))
     return drafter
