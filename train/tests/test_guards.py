@@ -5,7 +5,7 @@ import pytest
 import torch
 from volley_train import guards
 from volley_train.blocks import Layout, block_rule, draft, features_of, pick_anchors
-from volley_train.data import pack
+from volley_train.data import grams, held_grams, pack
 from volley_train.decoding import Decoder, Prompt, loop_start
 from volley_train.judge import noise_of_choice, walk
 from volley_train.losses import distillation, dpace
@@ -135,3 +135,11 @@ def test_noise_of_a_choice_makes_it_and_walks_count_steps():
     assert walk(hits, 4) == [3, 2]
     assert walk(hits, 2) == [2, 2, 1]
     assert loop_start([7, 8, 1, 2, 3, 1, 2, 3, 1, 2, 3]) == 5
+
+
+def test_what_is_held_out_is_found_again_but_not_what_all_prompts_share():
+    held = [[*range(20), *range(100 * i, 100 * i + 30)] for i in (1, 2)]
+    forbidden = held_grams(held)
+    copied, fresh = [5, *range(110, 123), 6], [*range(20), *range(500, 530), *range(110, 122)]
+    assert torch.isin(torch.from_numpy(grams(copied).astype("int64")), torch.from_numpy(forbidden.astype("int64"))).any()
+    assert not torch.isin(torch.from_numpy(grams(fresh).astype("int64")), torch.from_numpy(forbidden.astype("int64"))).any()

@@ -21,11 +21,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from . import blocks, engine, guards, losses
 from .blocks import Rows
-from .data import Answers, pack, save_answers
+from .data import Answers, grams, held_grams, pack, save_answers
 from .decoding import Answer, Decoder, Prompt
 from .judge import judge
 from .networks import Drafter
@@ -106,11 +107,14 @@ class Run:
             if time.time() - told > 15:
                 told = time.time()
                 self.log({"answers": len(done), "tokens": tokens, "seconds": round(told - began, 1)})
-        facts = {"target": Path(a.target).name, "template": self.bundle.template_hash, "seed": a.seed, "greedy": a.greedy}
         held = [x for x in done if x.prompt.source < 0]
+        forbidden = held_grams(list({tuple(x.prompt.ids): x.prompt.ids for x in held}.values()))
+        free = [x for x in done if x.prompt.source >= 0 and not np.isin(grams(x.prompt.ids + x.ids), forbidden).any()]
+        copied = len(done) - len(held) - len(free)
+        facts = {"target": Path(a.target).name, "template": self.bundle.template_hash, "seed": a.seed, "greedy": a.greedy}
         save_answers(self.out / "held_out.safetensors", held, facts)
-        save_answers(path, [x for x in done if x.prompt.source >= 0], facts)
-        self.log({"stage": "answers", "answers": len(done), "held_out": len(held), "tokens": tokens,
+        save_answers(path, free, facts)
+        self.log({"stage": "answers", "answers": len(done), "held_out": len(held), "like held out": copied, "tokens": tokens,
                   "looped": sum(x.looped for x in done), "stopped": sum(x.ids[-1] in self.bundle.stops for x in done),
                   "seconds": round(time.time() - began, 1)})
         del decoder

@@ -17,6 +17,25 @@ from .decoding import Answer, loop_start
 KEPT_OF_LOOPS = 32  # tokens of an answer's repetition that stay in the data
 
 
+GRAM = 13  # tokens in a row that count as copied
+_MIX = np.random.default_rng(0).integers(1, 1 << 62, GRAM, dtype=np.uint64) | np.uint64(1)
+
+
+def grams(ids: list[int]) -> np.ndarray:
+    """A number of each GRAM tokens in a row."""
+    if len(ids) < GRAM:
+        return np.zeros(0, np.uint64)
+    windows = np.lib.stride_tricks.sliding_window_view(np.array(ids, np.uint64) + np.uint64(1), GRAM)
+    return (windows * _MIX).sum(1, dtype=np.uint64)
+
+
+def held_grams(prompts: list[list[int]]) -> np.ndarray:
+    """Those of held-out prompts, but for what several share: templates and instructions."""
+    found, counts = np.unique(np.concatenate([np.unique(grams(ids)) for ids in prompts] or [np.zeros(0, np.uint64)]),
+                              return_counts=True)
+    return found[counts == 1]
+
+
 def save_answers(path: Path, answers: list[Answer], facts: dict[str, Any], whole: bool = False) -> None:
     """Conversations one after the other: `ids`, of each conversation its `prompt` and `total` tokens, its temperature
     and domain; `facts` (target, template hash, seeds) as metadata. What
