@@ -1,10 +1,12 @@
-"""Each fault that a guard is for makes it fail, and the pocket pair passes. Needs torch; transformers for features."""
+"""Each fault that a guard is for makes it fail, and the pocket pair passes. The fixtures of tests/data
+are what transformers and the DFlash reference make of tiny random models."""
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from volley_train import guards
-from volley_train.blocks import Layout, block_rule, draft, features_of, pick_anchors
+from volley_train.blocks import Layout, Rows, block_rule, draft, features_of, pick_anchors
 from volley_train.data import grams, held_grams, pack
 from volley_train.decoding import Decoder, Prompt, loop_start
 from volley_train.judge import noise_of_choice, walk
@@ -12,7 +14,8 @@ from volley_train.losses import distillation, dpace
 from volley_train.targets import Bundle
 from volley_train.training import load_drafter
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
+ROOT = Path(__file__).resolve().parents[2]
+MODELS, DATA = ROOT / "models", ROOT / "tests" / "data"
 torch.set_num_threads(1)
 LAYOUT = Layout.of([4, 8, 4], "cpu")
 
@@ -49,18 +52,35 @@ def test_decoding_and_the_packed_pass_agree_and_the_drafter_is_accepted(bundle, 
         assert right[drafts.live].float().mean() > 0.7
 
 
-def test_features_equal_those_of_transformers_and_a_layer_off_by_one_fails(bundle, rows):
-    transformers = pytest.importorskip("transformers")
-    reference = transformers.AutoModelForCausalLM.from_pretrained(MODELS / "pocket", dtype=torch.float32)
-    one = rows[torch.tensor([0])]
-    length = int((one.documents[0] == 0).sum())
+@pytest.mark.parametrize("name", ["plain", "llama_tied", "qwen2_tied"])
+def test_features_equal_those_of_transformers_and_a_layer_off_by_one_fails(name):
+    expected = load_file(DATA / "targets" / name / "expected" / "model.safetensors")
+    target, ids = Bundle(str(DATA / "targets" / name), "cpu", torch.float32).model, expected["prompt_ids"].long()[None]
+    layers = list(range(len(expected["layers"])))
+    one = Rows(ids, torch.arange(ids.shape[1])[None], torch.zeros_like(ids), torch.zeros_like(ids))
     with torch.no_grad():
-        states = reference(one.ids[:, :length], output_hidden_states=True).hidden_states
-        ours = features_of(bundle.model, one, [1, 5], flex=False)[1][:, :length]
-    theirs = torch.cat([states[i + 1] for i in (1, 5)], -1)
-    assert min(guards.same_features(ours, theirs, [1, 5])) > 0.9999
-    with pytest.raises(guards.GuardError, match="layer 5"):
-        guards.same_features(ours, torch.cat([states[2], states[7]], -1), [1, 5])
+        hidden, ours = features_of(target, one, layers, flex=False)
+    assert torch.allclose(target.lm_head(hidden)[0], expected["logits"], atol=2e-3)
+    assert min(guards.same_features(ours[0], torch.cat(list(expected["layers"]), -1), layers)) > 0.9999
+    with pytest.raises(guards.GuardError, match="layer 0"):
+        guards.same_features(ours[0], torch.cat([expected["layers"][i] for i in (*layers[1:], 0)], -1), layers)
+
+
+@pytest.mark.parametrize("name", ["causal", "three_features"])
+def test_the_network_is_the_references(name):
+    folder = DATA / "drafters" / name
+    expected, loaded = load_file(folder / "expected" / "model.safetensors"), load_drafter(folder, "cpu")
+    target = DATA / "targets" / (folder / "expected" / "target.txt").read_text().strip()
+    parts = [load_file(path) for path in target.glob("*.safetensors")]
+    embedding = next(part["model.embed_tokens.weight"] for part in parts if "model.embed_tokens.weight" in part).float()
+    for context in (1, 9, 40):
+        block = expected[f"block_ids.{context}"].long()
+        size, at = len(block), torch.arange(context + len(block))[None]
+        seen = (at[0, context:, None] >= at) | (not loaded.c["is_causal"])
+        with torch.no_grad():
+            ours = loaded(expected["features"][None, :context], at[:, :context], embedding[block][None],
+                          at[:, context:], torch.arange(size), seen[None, None])
+        assert torch.allclose(ours[0], expected[f"hidden.{context}"], atol=2e-3)
 
 
 @pytest.mark.parametrize("fault", [None, "anchor", "block", "blind"])

@@ -35,7 +35,8 @@ class Bundle:
             state = {}
             for part in sorted(Path(path).glob("*.safetensors")):
                 state |= load_file(part)
-            self.tokenizer = Tokenizer.from_file(str(Path(path) / "tokenizer.json"))
+            own = Path(path) / "tokenizer.json"
+            self.tokenizer = Tokenizer.from_file(str(own)) if own.exists() else None
             settings = Path(path) / "tokenizer_config.json"
             self.template = json.loads(settings.read_text()).get("chat_template", "") if settings.exists() else ""
             if (own := Path(path) / "chat_template.jinja").exists():
@@ -70,6 +71,8 @@ class Bundle:
         return self._compiled.render(messages=messages, add_generation_prompt=True, **names)
 
     def encode(self, text: str) -> list[int]:
+        if self.tokenizer is None:
+            raise ValueError(f"{self.path} has no tokenizer.json, and prompts are texts.")
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     @property

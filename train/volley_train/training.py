@@ -165,7 +165,8 @@ def export(drafter: Drafter, folder: Path, schema: str = "z-lab") -> None:
 
 def load_drafter(folder: Path, device: str) -> Drafter:
     c = json.loads((folder / "config.json").read_text())
-    c.setdefault("is_causal", all(kind == "sliding_attention" for kind in c["layer_types"]))
+    windowed = all(kind == "sliding_attention" for kind in c.get("layer_types", [""]))
+    c.setdefault("is_causal", c["dflash_config"].get("causal", windowed))
     drafter = Drafter(c).to(device)
     drafter.load_state_dict(load_file(folder / "model.safetensors"))
     return drafter
