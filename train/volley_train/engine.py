@@ -23,7 +23,7 @@ def pick(held: Answers, each: int) -> list[int]:
 
 def generate(program: str, target: str, draft: str, requests: Lines, folder: Path, more: list[str]) -> Lines:
     folder.mkdir(parents=True, exist_ok=True)
-    asked, answered = folder / "requests.jsonl", folder / "answers.jsonl"
+    asked, answered = folder / "requests.jsonl", folder / f"{Path(draft).name}.jsonl"
     asked.write_text("".join(json.dumps(line) + "\n" for line in requests))
     command = [program, "generate", "--model", target, "--draft", draft, "--input", str(asked), "--output", str(answered)]
     subprocess.run(command + more, check=True, stdin=subprocess.DEVNULL)
