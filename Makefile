@@ -14,7 +14,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BUILD ?= cpu
 
-.PHONY: help setup demo smollm2 build install wheel cuda test-cuda cuda-check cuda-toolkit test test-web test-clients test-python \
+.PHONY: help setup demo smollm2 build install wheel cuda test-cuda cuda-check cuda-toolkit test test-web test-clients test-python test-train \
   suite soak neighbours fuzz asan tsan sbom format format-check clean
 
 help:  ## list the targets
@@ -70,6 +70,9 @@ test-clients: build  ## OpenAI's clients for Python and Node.js, and generated r
 
 test-python: build  ## the Python package, built and installed below build/python, and the suite: types and tests
 	@status=0; scripts/run_python_tests.sh || status=1; scripts/run_suite_tests.sh || status=1; exit $$status
+
+test-train:  ## volley-train's tests; installs PyTorch below build/train
+	@scripts/run_train_tests.sh
 
 suite:  ## the suite: `make suite ARGS="--url http://127.0.0.1:8000 --task gsm8k=FILE --output FOLDER"`
 	@scripts/setup-suite.sh

