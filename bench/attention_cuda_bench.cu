@@ -1,9 +1,8 @@
 // Attention and the writing of K and V on a GPU, in the shapes of Qwen3-8B: 36 layers with K and V of their own, one
 // after the other in a CUDA graph, against the GPU's read bandwidth in the same run. Pages of 64 positions in a
 // shuffled order. Prints one JSON object a line. --latent: latents of 512 with keys of 64 instead, by their number of
-// heads. --portable: the kernel for GPUs without wgmma; --fp8: a cache of e4m3
-// codes; --layers-apart: all pages of a layer together, instead of all layers of a page; --short: contexts up to 1040
-// alone; --long: the others.
+// heads. --portable: the kernel for GPUs without wgmma; --fp8: a cache of e4m3 codes; --layers-apart: all pages of a
+// layer together, instead of all layers of a page; --short: contexts up to 1040 alone; --long: the others.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -231,9 +230,8 @@ int main(int argc, char** argv) {
     const double both = bench::graph_us(device, [&] { batch.run(true, true, layers); }) - plan;
     std::printf(
         "{\"what\": \"%s\", \"heads\": %d, \"requests\": %d, \"rows\": %d, \"context\": %d, \"plan_us\": %.1f, "
-        "\"attention_us\": "
-        "%.2f, "
-        "\"write_and_attention_us\": %.2f, \"floor_us\": %.2f, \"attention_over_floor\": %.2f, \"TBps\": %.2f, "
+        "\"attention_us\": %.2f, \"write_and_attention_us\": %.2f, \"floor_us\": %.2f, \"attention_over_floor\": %.2f, "
+        "\"TBps\": %.2f, "
         "\"TFLOPps\": %.0f}\n",
         c.what, c.heads(), c.requests, c.rows, c.context, plan, attend / layers, both / layers,
         batch.kv_bytes() / bandwidth, attend / layers / (batch.kv_bytes() / bandwidth),

@@ -17,6 +17,7 @@ for test in accuracy data_parallel family_invariance grammar invariance lifecycl
   part env VOLLEY_TEST_MATRIX=full "build/cpu/tests/${test}_test"
 done
 part scripts/run_client_tests.sh --long
+part make test-train
 part make asan
 part make fuzz SECONDS=$((${VOLLEY_FUZZ_MINUTES:-10} * 60))
 part make neighbours

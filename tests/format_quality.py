@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "train"))
+sys.path[:0] = [str(ROOT / "train" / "pocket"), str(ROOT / "tests" / "make")]
 import tasks  # noqa: E402
 
 POCKET, DRAFTER = ROOT / "models" / "pocket", ROOT / "models" / "pocket-dflash"

@@ -31,7 +31,7 @@ class ModelRunner {
     std::vector<std::vector<std::vector<float>>> vectors;  // [1 + added layers][places][hidden]
   };
 
-  // What the tower makes of a picture, [1 + added layers][tokens][hidden]. The work is cut after so many units.
+  // The tower's vectors of a picture, [1 + added layers][tokens][hidden]. The work is cut after so many units.
   std::vector<std::vector<std::vector<float>>> see(const model::PictureView& picture, int32_t units = 1 << 20);
 
   // Logits after each of the ids, [ids][vocab], computed in passes of `chunk` rows.

@@ -1,6 +1,6 @@
 // Models in float32 against references computed elsewhere (tests/data/README.md): targets against transformers,
-// drafters against scripts/dflash_reference.py and tests/make/make_selector_fixtures.py. Runs the forward pass that the
-// engine runs.
+// drafters against tests/make/dflash_reference.py and tests/make/make_selector_fixtures.py. Runs the forward pass that
+// the engine runs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -130,8 +130,8 @@ TEST(TargetParity, AnswersAreThoseOfTransformers) {
   EXPECT_GE(with_answer, 7);
 }
 
-// Checkpoints that are quantised already (scripts/make_quantised_fixtures.py), against the same weights widened: codes
-// are multiplied as they are, so nothing but the order of sums differs.
+// Checkpoints that are quantised already (tests/make/make_quantised_fixtures.py), against the same weights widened:
+// codes are multiplied as they are, so nothing but the order of sums differs.
 TEST(QuantisedParity, LogitsAreThoseOfTheWidenedWeights) {
   for (const std::string& name : folders("quantised")) {
     const std::string dir = "tests/data/quantised/" + name;

@@ -15,7 +15,7 @@ namespace volley::testing {
 namespace {
 
 constexpr int32_t kTalks = 5, kAnswer = 64, kToken = 7;
-// Of logits and of the tower's vectors: a tower adds roundings of its own before the decoder's.
+// The error of logits and of the tower's vectors: a tower adds roundings of its own before the decoder's.
 constexpr double kSeenTolerance = 1e-5;
 
 std::string folder_of(const std::string& name) {

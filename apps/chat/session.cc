@@ -145,15 +145,17 @@ void ChatSession::show_picture(const std::string& path) {
 void ChatSession::regenerate() {
   const Conversation before = conversation_;
   std::string text;
-  for (const ChatMessage& message : before.messages) {
-    if (message.role == "user") pictures_ = message.pictures;  // the last one's stay
-  }
   if (!conversation_.take_back_answer(&text)) {
     say_("There is no message to answer.");
     return;
   }
   // A missing answer must not cost the old one.
+  const std::vector<std::string> next = std::exchange(pictures_, {});
+  for (const ChatMessage& message : before.messages) {
+    if (message.role == "user") pictures_ = message.pictures;  // the last one's stay
+  }
   if (!ask(text) && conversation_.messages.size() < before.messages.size()) conversation_ = before;
+  pictures_ = next;
 }
 
 bool ChatSession::ask(const std::string& text) {
@@ -165,12 +167,14 @@ bool ChatSession::ask(const std::string& text) {
       [this](const ChatWait& waited) { wait(waited); });
   waiting_("");
   if (!answer.ok()) {
+    pictures_ = std::move(conversation_.messages.back().pictures);
     conversation_.messages.pop_back();
     say_(answer.error().message);
     return false;
   }
   finish(*answer);
   if (answer->content.empty() && answer->finish != FinishReason::kStop) {
+    pictures_ = std::move(conversation_.messages.back().pictures);
     conversation_.messages.pop_back();  // an empty answer cannot be continued
   } else {
     conversation_.messages.push_back({"assistant", std::move(answer->content), std::move(answer->reasoning)});

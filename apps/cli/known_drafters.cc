@@ -34,6 +34,9 @@ constexpr Pair kPairs[] = {
     {"gemma-4-12b-it", "deepseek-ai/dspark_gemma4_12b_block7"},
     {"gemma-4-26b-a4b-it", "z-lab/gemma-4-26B-A4B-it-DFlash"},
     {"gemma-4-31b-it", "z-lab/gemma-4-31B-it-DFlash"},
+    {"kimi-k2.5", "z-lab/Kimi-K2.5-DFlash"},
+    {"kimi-k2.6", "z-lab/Kimi-K2.6-DFlash"},
+    {"kimi-k2.7-code", "nvidia/Kimi-K2.7-Code-DFlash"},
     {"gpt-oss-20b", "z-lab/gpt-oss-20b-DFlash"},
     {"gpt-oss-120b", "z-lab/gpt-oss-120b-DFlash"},
 };

@@ -215,8 +215,9 @@ struct EngineInfo {
   std::string architecture;
   std::string device;
   std::string dtype;
-  std::string instruction_set;          // the kernels' instruction set, e.g. "AVX3 + BF16"
-  std::string attention_backend;        // the backend in use: wgmma, portable or plain; empty on the CPU, which has one
+  std::string instruction_set;  // the kernels' instruction set, e.g. "AVX3 + BF16"
+  // The backend in use: wgmma, portable or plain; auto where layers have several; empty on the CPU, which has one.
+  std::string attention_backend;
   std::string draft_attention_backend;  // also empty without a drafter
   int vocab_size = 0;
   int max_model_len = 0;

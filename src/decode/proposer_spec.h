@@ -70,7 +70,7 @@ class ProposerSpec {
   virtual Result<std::unique_ptr<Proposer>> load(const ProposerLoad& load) const = 0;
 };
 
-// What a file calls a kind of drafter, with what papers call it if it is one that is known and not built.
+// A kind of drafter as a file calls it, and as papers do if it is known and not built.
 std::string kind_text(const std::string& name);
 
 // Whether it has layers with a sliding window.

@@ -451,6 +451,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
     ::malloc_trim(0);  // gives back what only the start needed: for a small model a third as much as its weights
     return engine;
   } catch (...) {
+    gguf::forget_headers();
     return engine::start_error();
   }
 }

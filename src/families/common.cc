@@ -115,13 +115,19 @@ Status read_beside_text(const ConfigFields& config, const ConfigFields& text, st
                         TargetConfig& target) {
   VOLLEY_ASSIGN(target.eos_ids, read_eos_ids(text, target.decoder.vocab));  // unless the outer object has some
   VOLLEY_ASSIGN(target.decoder.tied_embeddings, config.boolean("tie_word_embeddings", target.decoder.tied_embeddings));
-  VOLLEY_ASSIGN(const std::optional<ConfigFields> vision, config.object("vision_config"));
-  if (vision) vision->take_all();
+  for (const char* other : {"vision_config", "audio_config"}) {
+    VOLLEY_ASSIGN(const std::optional<ConfigFields> tower, config.object(other));
+    if (tower) tower->take_all();
+  }
+  for (const char* medium : {"image", "video", "audio", "boi", "eoi", "boa", "eoa"}) {
+    for (const char* end : {"_token_id", "_token_index"}) config.has((std::string(medium) + end).c_str());
+  }
   for (const char* field : unread) config.has(field);
   target.names.prefixes = {"language_model.model.", "model.language_model.", "language_model.", "model.", ""};
-  for (const char* part : {"vision_tower.", "multi_modal_projector.", "mm_projector."}) {
+  for (const char* part : {"vision_tower.", "multi_modal_projector.", "mm_projector.", "embed_vision."}) {
     target.names.skipped.push_back({part, "vision"});
   }
+  for (const char* part : {"audio_tower.", "embed_audio."}) target.names.skipped.push_back({part, "sound"});
   return {};
 }
 

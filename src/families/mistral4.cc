@@ -18,6 +18,12 @@ Result<TargetConfig> read_text(const ConfigFields& text) {
   return target_with_experts(std::move(dense), experts, first);
 }
 
+// The number of a field; 0 if it is missing or something else, which its reader says.
+double number_of(const nlohmann::json& fields, const char* key) {
+  const auto field = fields.find(key);
+  return field != fields.end() && field->is_number() ? field->get<double>() : 0.0;
+}
+
 }  // namespace
 
 Result<TargetConfig> read_mistral4(const ConfigFields& config) {
@@ -29,18 +35,18 @@ Result<TargetConfig> read_mistral4(const ConfigFields& config) {
   }
   nlohmann::json fields = stated.json();
   // These repeat the sizes of heads and the longest context.
-  const double rope = fields.value("qk_rope_head_dim", 0.0), nope = fields.value("qk_nope_head_dim", 0.0);
+  const double rope = number_of(fields, "qk_rope_head_dim"), nope = number_of(fields, "qk_nope_head_dim");
   for (const char* name : {"rope_parameters", "rope_scaling"}) {
     if (!fields.contains(name) || !fields[name].is_object()) continue;
     nlohmann::json& rotation = fields[name];
-    if (std::abs(rotation.value("partial_rotary_factor", 0.0) - rope / (rope + nope)) < 1e-6) {
+    if (std::abs(number_of(rotation, "partial_rotary_factor") - rope / (rope + nope)) < 1e-6) {
       rotation.erase("partial_rotary_factor");
     }
-    if (rotation.value("max_position_embeddings", 0) == fields.value("max_position_embeddings", 0)) {
+    if (number_of(rotation, "max_position_embeddings") == number_of(fields, "max_position_embeddings")) {
       rotation.erase("max_position_embeddings");
     }
   }
-  if (fields.value("head_dim", 0.0) == rope + nope) fields.erase("head_dim");
+  if (number_of(fields, "head_dim") == rope + nope) fields.erase("head_dim");
   const ConfigFields text(fields, stated.where());
   VOLLEY_ASSIGN(TargetConfig target, read_text(text));
   for (const char* outer : {"architectures", "model_type", "quantization_config", "eos_token_id"}) text.has(outer);

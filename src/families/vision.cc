@@ -1,4 +1,4 @@
-// What a model sees: "vision_config", the ids of its tokens, and preprocessor_config.json.
+// The vision of a model: "vision_config", the ids of its tokens, and preprocessor_config.json.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -41,6 +41,9 @@ Result<model::TowerSpec> read_sizes(const ConfigFields& config, const ConfigFiel
   while (int64_t{tower.side} * tower.side < places) ++tower.side;
   if (int64_t{tower.side} * tower.side != places) {
     return vision.wrong("num_position_embeddings", "must be a square number");
+  }
+  if ((rules.merge_size & (rules.merge_size - 1)) != 0) {  // a unit of the tower's work has whole squares
+    return vision.unbuilt("spatial_merge_size", "is no power of two, which is not built");
   }
   if (channels != 3) return vision.unbuilt("in_channels", "is not 3, which is not built");
   if (activation != "gelu_pytorch_tanh") {

@@ -74,6 +74,9 @@ TEST(CodedStorage, IsAsTheDeviceMultiplies) {
   EXPECT_EQ(stored(DeviceKind::kCuda, coded), ops::kInt4Minimums);
   coded = {.code = DType::kI6, .group = 16};
   EXPECT_EQ(stored(DeviceKind::kCpu, coded), ops::kInt6Weights);
+  EXPECT_EQ(stored(DeviceKind::kCuda, coded), ops::kInt6Weights);
+  coded.code = DType::kI8;  // CUDA has no kernel for such groups
+  EXPECT_EQ(stored(DeviceKind::kCpu, coded), ops::WeightFormat(DType::kI8, 1, 16));
   EXPECT_EQ(stored(DeviceKind::kCuda, coded), kBF16);
 }
 

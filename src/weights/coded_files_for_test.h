@@ -146,7 +146,7 @@ class CodedFolders {
     nlohmann::json header;
     std::string data;
   };
-  // What a convolution's rows add to its kernels is small, as training leaves it.
+  // A convolution's rows add little to its kernels, as training leaves it.
   static float size_of(const std::string& name) {
     return name.find("kernel_projection") == std::string::npos ? 1.0f : 0.3f;
   }

@@ -19,13 +19,16 @@ pub fn target(width: u32, height: u32, rules: &Rules) -> (u32, u32) {
     let (least, most) = (rules.min_pixels as f64, rules.max_pixels as f64);
     let whole = |pixels: f64| (pixels / side).round_ties_even() * side;
     let (mut new_w, mut new_h) = (whole(w), whole(h));
-    if new_w * new_h > most {
-        let shrink = (w * h / most).sqrt();
-        let part = |pixels: f64| ((pixels / shrink / side).floor() * side).max(side);
-        (new_w, new_h) = (part(w), part(h));
-    } else if new_w * new_h < least {
+    if new_w * new_h < least {
         let grow = (least / (w * h)).sqrt();
         let part = |pixels: f64| (pixels * grow / side).ceil() * side;
+        (new_w, new_h) = (part(w), part(h));
+    }
+    // Where `smart_resize` itself goes past the most, because sides are whole, the engine would refuse the picture.
+    if new_w.max(side) * new_h.max(side) > most {
+        let shrink = (w * h / most).sqrt();
+        let longest = (most / side / side).floor() * side;
+        let part = |pixels: f64| ((pixels / shrink / side).floor() * side).max(side).min(longest);
         (new_w, new_h) = (part(w), part(h));
     }
     (new_w.max(side) as u32, new_h.max(side) as u32)

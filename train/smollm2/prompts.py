@@ -81,7 +81,7 @@ CODE = ("Complete this Python function. Answer with the whole function in a code
 MATHS = ("{}\nPlease reason step by step, and put your final answer within \\boxed{{}}.", "{}", "{}",
          "{}\nPlease reason step by step, and put your final answer within \\boxed{{}}.", "{} Let's think step by step.",
          "Solve this problem: {}")
-# What the target itself goes on with: the start of a user's message. An empty one is whatever it likes.
+# The target itself goes on with these: the start of a user's message. An empty one is whatever it likes.
 OPEN = """|||||||||||||||How |What |Why |Can you |I need |Write |Explain |Give me |Create |Help me |Is it |Who |When |I'm |Please |My |Describe
 |Compare |Generate |Design |Identify |List |Find |Rewrite |Translate |Imagine |Suppose |If |You are |As a |In this
 |A |The |Write a Python function |Write a function that |Implement |Write a program |How do I |Write code to |Given a list
@@ -224,11 +224,15 @@ def main() -> None:
     a = ap.parse_args()
     r = random.Random(a.seed)
     forbidden: set[tuple[str, ...]] = set()
+    tests: dict[str, list[str]] = {"question": [], "prompt": []}  # as GSM8K and HumanEval call them
     for path in a.held_out:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         for line in data.decode().splitlines():
-            for value in json.loads(line).values():
+            row = json.loads(line)
+            for value in row.values():
                 forbidden |= grams(value) if isinstance(value, str) else set()
+            for key in tests.keys() & row.keys():
+                tests[key].append(row[key].strip())
     topics = r.sample(TOPICS, len(TOPICS))
     kept, held = topics[16:], topics[:16]
     texts, functions = library()
@@ -240,6 +244,8 @@ def main() -> None:
     held_out = [{"domain": "chat", "prompt": fill(r, t, held)} for t in CHAT for _ in range(3)]
     held_out += [{"domain": "instructions", "prompt": fill(r, t, held)} for t in INSTRUCT for _ in range(3)]
     held_out += [{"domain": "summaries", "prompt": r.choice(SUMMARY).format(t)} for t in held_texts]
+    held_out += [{"domain": "gsm8k", "prompt": MATHS[0].format(q)} for q in tests["question"][:160]]
+    held_out += [{"domain": "humaneval", "prompt": CODE[0].format(p)} for p in tests["prompt"]]
     rows = [{"domain": "chat", "prompt": fill(r, t, kept)} for t in CHAT for _ in range(400)]
     rows += [{"domain": "instructions", "prompt": fill(r, t, kept)} for t in INSTRUCT for _ in range(400)]
     rows += [{"domain": "summaries", "prompt": r.choice(SUMMARY).format(t)} for t in texts[:9000] for _ in range(2)]

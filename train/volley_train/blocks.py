@@ -79,7 +79,7 @@ def features_of(target: Target, rows: Rows, layers: list[int], flex: bool) -> tu
 
 @dataclass
 class Drafts:
-    """Of each draft row: the hidden state [B, Q, H], the token that is right there and the one before, the place of the
+    """For each draft row: the hidden state [B, Q, H], the token that is right there and the one before, the place of the
     target's hidden state that chose it, and whether the row counts, each [B, Q]."""
 
     hidden: Tensor

@@ -77,6 +77,8 @@ class Run:
         if path.exists():
             return
         lines = [json.loads(line) for file in a.prompts for line in Path(file).read_text().splitlines()]
+        if not lines:
+            raise ValueError("there is nothing to answer: name files of prompts with --prompts.")
         draw = random.Random(a.seed)
         decoder = Decoder(self.bundle.model, a.slots, a.length, self.bundle.stops, self.cuda and not a.eager)
         self.log({"stage": "decoder"})
@@ -111,6 +113,8 @@ class Run:
         forbidden = held_grams(list({tuple(x.prompt.ids): x.prompt.ids for x in held}.values()))
         free = [x for x in done if x.prompt.source >= 0 and not np.isin(grams(x.prompt.ids + x.ids), forbidden).any()]
         copied = len(done) - len(held) - len(free)
+        if not free:
+            raise ValueError("no answer is left to train on: give more prompts, or more --answer-seconds.")
         facts = {"target": Path(a.target).name, "template": self.bundle.template_hash, "seed": a.seed, "greedy": a.greedy}
         save_answers(self.out / "held_out.safetensors", held, facts)
         save_answers(path, free, facts)
@@ -126,7 +130,7 @@ class Run:
         return self.bundle.encode(self.bundle.render(messages))
 
     def _parts(self, system: str | None) -> tuple[str, str]:
-        """What the template puts before a user's message, and behind it."""
+        """The texts that the template puts before a user's message, and behind it."""
         mark = "\x02mark\x02"
         messages = [{"role": "system", "content": system}] if system else []
         before, behind = self.bundle.render([*messages, {"role": "user", "content": mark}]).split(mark)
@@ -247,7 +251,7 @@ class Run:
 
 
     def engine(self) -> None:
-        """Serves held-out prompts with the drafter and without, and judges the served answers: the same within 3 %."""
+        """Serves held-out prompts with the drafter and without, and writes the judge's word on the served answers beside."""
         a, folder = self.a, self.out / "engine"
         draft = a.draft or str(self.out / "drafter")
         held = Answers(self.out / "held_out.safetensors")
@@ -260,7 +264,7 @@ class Run:
         judged = judge(self.bundle.model, drafter, served, list(range(len(served))), longest, 4, 32 * a.block, [a.block], False)
         found["judge"] = {name: by_block[size] for name, by_block in judged.items()}
         found["apart, %"] = {name: round(100 * (found["judge"][name] / mean - 1), 1)
-                             for name, mean in found["tokens a step"].items()}
+                             for name, mean in found["tokens a step"].items() if name in found["judge"]}
         (self.out / "engine.json").write_text(json.dumps(found, indent=1) + "\n")
         self.log({"stage": "engine", **found})
         if found["different from plain decoding"]:

@@ -52,7 +52,8 @@ def save_answers(path: Path, answers: list[Answer], facts: dict[str, Any], whole
                "temperature": torch.tensor([a.prompt.temperature for a in answers]),
                "domain": torch.tensor([domains.index(a.prompt.domain) for a in answers], dtype=torch.int32),
                "looped": torch.tensor([a.looped for a in answers])},
-              path, metadata={"domains": json.dumps(domains), "facts": json.dumps(facts)})
+              path.with_suffix(".tmp"), metadata={"domains": json.dumps(domains), "facts": json.dumps(facts)})
+    path.with_suffix(".tmp").rename(path)
 
 
 class Answers:

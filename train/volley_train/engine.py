@@ -14,7 +14,7 @@ Lines = list[dict[str, Any]]
 
 
 def pick(held: Answers, each: int) -> list[int]:
-    """Of each domain and temperature the first `each` conversations."""
+    """The first `each` conversations of each domain and temperature."""
     found: dict[tuple[int, float], list[int]] = defaultdict(list)
     for i in range(len(held)):
         found[int(held.domain[i]), round(float(held.temperature[i]), 3)].append(i)

@@ -119,10 +119,13 @@ class File:
         m, arch = self.metadata, self.metadata["general.architecture"]
         of = {key.removeprefix(arch + "."): value for key, value in m.items() if key.startswith(arch + ".")}
         heads, hidden = of["attention.head_count"], of["embedding_length"]
+        scaling = next((value for key, value in of.items() if key in ("rope.scaling.type", "rope.scale_linear")
+                        and value != "none"), "rope_freqs.weight" if "rope_freqs.weight" in self._entries else None)
         return {"model_type": arch, "hidden_size": hidden, "num_hidden_layers": of["block_count"],
                 "num_attention_heads": heads, "num_key_value_heads": of.get("attention.head_count_kv", heads),
                 "head_dim": of.get("attention.key_length", hidden // heads), "intermediate_size": of["feed_forward_length"],
                 "vocab_size": len(m["tokenizer.ggml.tokens"]), "max_position_embeddings": of["context_length"],
-                "rope_theta": of.get("rope.freq_base", 10000.0), "rms_norm_eps": of["attention.layer_norm_rms_epsilon"],
+                "rope_theta": of.get("rope.freq_base", 10000.0), "rope_scaling": scaling,
+                "rms_norm_eps": of["attention.layer_norm_rms_epsilon"],
                 "tie_word_embeddings": "output.weight" not in self._entries,
                 "eos_token_id": m.get("tokenizer.ggml.eos_token_id"), "bos_token_id": m.get("tokenizer.ggml.bos_token_id")}

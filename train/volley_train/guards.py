@@ -1,4 +1,4 @@
-"""What must hold before the first step: each of these faults trains without error and serves badly."""
+"""Checks before the first step: each of these faults trains without error and serves badly."""
 from __future__ import annotations
 
 import torch

@@ -34,7 +34,7 @@ def walk(hits: np.ndarray, block: int) -> list[int]:
 
 @torch.no_grad()
 def hits_of(target: Target, drafter: Drafter, rows: Rows, temperatures: Tensor, layout: Layout, flex: bool) -> list[np.ndarray]:
-    """Of each row (one conversation) and each anchor, which proposals are what the target chose. temperatures [B]."""
+    """For each row (one conversation) and each anchor, which proposals are what the target chose. temperatures [B]."""
     own = drafter.c["dflash_config"]
     device, most = rows.ids.device, layout.blocks
     with torch.autocast(device.type, torch.bfloat16):

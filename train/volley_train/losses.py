@@ -106,7 +106,7 @@ def distillation(drafts: Drafts, target_hidden: Tensor, head: Tensor, layout: La
 
 def of_head(drafter: Drafter, drafts: Drafts, target_hidden: Tensor, head: Tensor, layout: Layout, gamma: float,
             chunk: int) -> Tensor:
-    """What the heads of DFlash 2 and DSpark learn beside, from the true token before: which candidate is right (the true
+    """The loss of the heads of DFlash 2 and DSpark, which learn beside, from the true token before: which candidate is right (the true
     one counts as one), or the whole distribution and the overlap of the target's and the drafter's."""
     own = drafter.c["dflash_config"]
     row = torch.arange(len(drafts.live), device=head.device)[:, None] * target_hidden.shape[1]

@@ -17,8 +17,8 @@ _PLAIN = {"llama", "qwen2", "qwen3"}  # dense decoders that networks.Target comp
 # Fields of config.json that the plain pass does not follow, and the values with which it need not.
 _NEUTRAL = {"rope_scaling": (None,), "use_sliding_window": (False, None), "hidden_act": ("silu", None),
             "mlp_bias": (False, None), "rope_parameters": (None,)}
-# GGUF's names of pre-tokenizers whose numbers stand digit by digit before GPT-2's rule.
-_DIGITS = {"smollm"}
+# GGUF's names of pre-tokenizers, and what stands before GPT-2's rule.
+_PRE = {"gpt-2": [], "smollm": [pre_tokenizers.Digits(individual_digits=True)]}
 
 
 class Bundle:
@@ -65,8 +65,9 @@ class Bundle:
     def render(self, messages: list[dict[str, str]]) -> str:
         """The prompt of a conversation, up to where the answer begins."""
         if self._compiled is None:
-            import jinja2
-            self._compiled = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(self.template)
+            from jinja2.sandbox import ImmutableSandboxedEnvironment  # a model's template is not trusted
+            self._compiled = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[
+                "jinja2.ext.loopcontrols"]).from_string(self.template)
         names = {key: self.tokenizer.id_to_token(self.config.get(f"{key}_id") or 0) for key in ("bos_token", "eos_token")}
         return self._compiled.render(messages=messages, add_generation_prompt=True, **names)
 
@@ -83,11 +84,12 @@ class Bundle:
 def _gguf_tokenizer(m: dict[str, Any]) -> Tokenizer:
     if m.get("tokenizer.ggml.model") != "gpt2":
         raise ValueError(f"the file's tokenizer is {m.get('tokenizer.ggml.model')!r}; built is gpt2 (byte-level BPE).")
+    if (pre := m.get("tokenizer.ggml.pre")) not in _PRE:
+        raise ValueError(f"the file's pre-tokenizer is {pre!r}; built are {', '.join(_PRE)}: give the checkpoint's folder.")
     tokens, kinds = m["tokenizer.ggml.tokens"], m["tokenizer.ggml.token_type"]
     merges = [tuple(line.split(" ", 1)) for line in m["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
-    steps = [pre_tokenizers.Digits(individual_digits=True)] if m.get("tokenizer.ggml.pre") in _DIGITS else []
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*_PRE[pre], pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(t, special=True) for t, kind in zip(tokens, kinds) if kind == 3])
     return tokenizer

@@ -51,6 +51,11 @@ size_t layers_of_write(std::span<const ops::KvLayer> kv, const std::vector<size_
   return end - first;
 }
 
+// Elements of a layer in a row of the projected k and v.
+int64_t injected_width(const model::Attention& a) {
+  return (a.v_from_k ? 1 : 2) * a.kv_width();
+}
+
 }  // namespace
 
 std::vector<model::Param> copied_params(const Facts& facts, const model::Decoder& target,
@@ -126,31 +131,33 @@ void Network::inject(model::Pass& pass, TensorView features) const {
   ops::linear(pass.stream, injection_, h, kv, {}, pass.scratch);
   // One product serves all layers. Layers of a view lie one after the other in its group's pages, so one write serves
   // those with equal scales.
-  int64_t done = 0;  // layers
+  // Layers of a view have one shape; those of the two views may differ.
+  int64_t begin = 0, norm_begin = 0;
   for (const bool windowed : {false, true}) {
     const std::vector<size_t> layers = injected_layers(decoder, windowed);
     for (size_t first = 0; first < layers.size();) {
       const auto n = static_cast<int64_t>(layers_of_write(pass.kv, layers, first));
-      inject_layers(pass, kv, windowed, layers[first], done, n);
-      done += n;
+      const model::Attention& a = *decoder.attention(layers[first]);
+      inject_layers(pass, kv, windowed, layers[first], n, begin, norm_begin);
+      begin += n * injected_width(a);
+      norm_begin += n * a.head_dim;
       first += static_cast<size_t>(n);
     }
   }
 }
 
-void Network::inject_layers(model::Pass& pass, TensorView kv, bool windowed, size_t layer, int64_t done,
-                            int64_t n) const {
+void Network::inject_layers(model::Pass& pass, TensorView kv, bool windowed, size_t layer, int64_t n, int64_t begin,
+                            int64_t norm_begin) const {
   const model::Decoder& decoder = facts_.decoder;
   const model::Attention& a = *decoder.attention(layer);
-  const int64_t width = (a.v_from_k ? 1 : 2) * a.kv_width();
-  const auto part = [](const TensorView& vector, int64_t begin, int64_t count) {
-    return vector.data == nullptr ? vector : TensorView(vector.as<float>() + begin, DType::kF32, {count});
+  const auto part = [](const TensorView& vector, int64_t from, int64_t count) {
+    return vector.data == nullptr ? vector : TensorView(vector.as<float>() + from, DType::kF32, {count});
   };
   ops::QkvWrite write;
   write.layers = static_cast<int32_t>(n);
-  write.qkv = TensorView(kv.as<float>() + done * width, DType::kF32, {kv.dim(0), injection_.n});
-  write.k_norm = part(injection_k_norm_.view, done * a.head_dim, n * a.head_dim);
-  write.bias = part(injection_bias_.view, done * width, n * width);
+  write.qkv = TensorView(kv.as<float>() + begin, DType::kF32, {kv.dim(0), injection_.n});
+  write.k_norm = part(injection_k_norm_.view, norm_begin, n * a.head_dim);
+  write.bias = part(injection_bias_.view, begin, n * injected_width(a));
   write.v_norm = a.v_norm;
   write.v_from_k = a.v_from_k;
   write.eps = decoder.norm_eps;

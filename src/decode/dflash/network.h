@@ -61,8 +61,10 @@ class Network {
   // As head() gives them, and their end. h: the normed rows.
   void own_logits(Stream& stream, const ops::Input& h, TensorView logits, Arena& scratch,
                   const ops::RowSummaries& summaries) const;
-  // Writes n layers from `layer` on. Their k and v begin at layer `done` of the projected ones, [rows, …].
-  void inject_layers(model::Pass& pass, TensorView kv, bool windowed, size_t layer, int64_t done, int64_t n) const;
+  // Writes n layers from `layer` on. Their k and v begin at element `begin` of a row of the projected ones, [rows, …],
+  // and their norms of k at element `norm_begin` of all norms.
+  void inject_layers(model::Pass& pass, TensorView kv, bool windowed, size_t layer, int64_t n, int64_t begin,
+                     int64_t norm_begin) const;
 
   Facts facts_;
   const model::Network* target_ = nullptr;

@@ -53,6 +53,7 @@ std::vector<Sha256> hash_pictures(const GenerateRequest& request, const PictureR
     std::memcpy(head.data(), sizes, sizeof(sizes));
     std::memcpy(head.data() + sizeof(sizes), rules.mean.data(), sizeof(rules.mean));
     std::memcpy(head.data() + sizeof(sizes) + sizeof(rules.mean), rules.std.data(), sizeof(rules.std));
+    head.insert(head.end(), request.cache_namespace.begin(), request.cache_namespace.end());
     hashes.push_back(content_hash(head, *picture.rgb));
   }
   return hashes;

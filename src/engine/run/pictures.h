@@ -18,7 +18,7 @@ namespace volley::engine {
 
 using PictureVectors = std::shared_ptr<const std::vector<float>>;
 
-// Hashes of the request's pictures: of pixels, size and rules.
+// Hashes of the request's pictures: of pixels, size, rules and the cache's namespace, which shares none with others.
 std::vector<Sha256> hash_pictures(const GenerateRequest& request, const PictureRules& rules);
 
 // Turns the request's pictures into prompt_spans, still without vectors, and prompt_keys.
@@ -48,6 +48,7 @@ class Pictures {
   void restart();             // the device has lost its work
 
   bool idle() const { return jobs_.empty(); }
+  bool begun() const { return !jobs_.empty() && jobs_.front().next > 0; }
   // The oldest picture's next units, for about so many seconds, at least one (0: all of them). No value while its
   // vectors are to be taken.
   struct Piece {

@@ -21,6 +21,8 @@ class PromptRows {
   void set_vectors(size_t index, std::shared_ptr<const std::vector<float>> vectors) {
     spans_[index].vectors = std::move(vectors);
   }
+  // The last span's vectors, to tell prompts' vectors apart; null: there are none.
+  const void* last_vectors() const { return spans_.empty() ? nullptr : spans_.back().vectors.get(); }
   // Adds what the segment's known tokens bring. The segment refers to this object until the next call.
   void add_to(decode::RoundSegment& segment);
 

@@ -47,7 +47,8 @@ StepTimeout step_timeout(const EngineOptions& options, const ResolvedModels& mod
     weights += decode::step_weights(target, &drafter.facts()).multiplied() - of_target;
   }
   const double masks = decode::kMaskPatience * options.grammar_mask_timeout_ms * 1e-3;
-  return {kLeastStepTimeout + masks, 2.0 * static_cast<double>(weights) / rate, positions / rate};
+  const double attention_rate = models.plain_attention ? kSlowestF32 : rate;
+  return {kLeastStepTimeout + masks, 2.0 * static_cast<double>(weights) / rate, positions / attention_rate};
 }
 
 std::chrono::seconds load_silence(const EngineOptions& options, bool requests_wait) {

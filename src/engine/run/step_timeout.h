@@ -20,8 +20,8 @@ struct StepTimeout {
 
 // Resolves EngineOptions::step_timeout_s. The default on the CPU is half an hour. A GPU whose steps depend on no other
 // replica or node gets kLeastStepTimeout, the time that a step may wait for grammar masks, and the time of its
-// arithmetic at a tenth or less of a GPU's rate (5 TFLOP/s, with fp32 0.5). So a hang ends every request within
-// seconds, and a long prompt is no hang. Any other GPU gets a minute.
+// arithmetic at a tenth or less of a GPU's rate (5 TFLOP/s; with fp32, and for plain attention, 0.5). So a hang ends
+// every request within seconds, and a long prompt is no hang. Any other GPU gets a minute.
 StepTimeout step_timeout(const EngineOptions& options, const ResolvedModels& models);
 inline constexpr double kLeastStepTimeout = 3.5;
 

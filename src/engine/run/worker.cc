@@ -14,6 +14,9 @@ using Clock = RequestOutput::Clock;
 // Multiply-adds of a tower in a second, below which a device is held to hang.
 constexpr double kLeastMacs = 2.5e11;
 
+// Prompts that may have their pictures' vectors before they have a slot: these take megabytes.
+constexpr size_t kMostSeenAhead = 16;
+
 VerifyConfig verify_config(const WorkerParts& parts, const decode::CostModel& costs) {
   const decode::StepExecutor& round = *parts.replica;
   VerifyConfig config;
@@ -336,6 +339,14 @@ void Worker::see(RequestId id, const Sha256& hash, const PictureVectors& vectors
 // picture while the device has steps to do: the vectors are there when a step that was enqueued behind them has ended.
 void Worker::see() {
   if (pictures_.idle() || (seeing_s_ > 0 && !flights_.empty())) return;
+  if (!pictures_.begun()) {
+    std::set<const void*> ahead;
+    for (const auto& [id, request] : requests_) {
+      if (!request.slot && !unseen_.contains(id)) ahead.insert(request.prompt_rows.last_vectors());
+    }
+    ahead.erase(nullptr);
+    if (ahead.size() >= kMostSeenAhead) return;
+  }
   const Watchdog::Step watched(watchdog_);
   const double left = target_.seconds - (scheduler_.idle() ? 0 : verify_.plain_s());
   const double seconds = target_.seconds > 0 ? std::max(left, target_.seconds / 5) / 2 : 0;

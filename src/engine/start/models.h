@@ -55,6 +55,7 @@ struct ResolvedModels {
   std::vector<std::vector<int32_t>> draft_lengths;  // by drafter: lengths of drafts, ascending
   std::optional<ops::Mask> draft_window_mask;       // replaces the drafters' own mask
   model::Numerics target_numerics;
+  bool plain_attention = false;  // some layers have no attention kernel but the plain one, which is slow
   DType kv_dtype = DType::kBF16;
   int32_t max_model_len = 0;
   int32_t max_num_seqs = 0;

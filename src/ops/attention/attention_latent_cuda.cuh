@@ -35,7 +35,7 @@ struct LatentTiles {
       uint8_t merged[sizeof(MergeSteps)];  // when all items are done
     };
     uint8_t slots[kSlots][kTileBytes];
-    // Of one tile: rows of 64 probabilities, swizzled as q; the factor of each row's outputs so far; and where a chunk
+    // One tile's rows of 64 probabilities, swizzled as q; the factor of each row's outputs so far; and where a chunk
     // ends, its maximum and sum.
     uint8_t probabilities[kTileRows * 128];
     float factors[kTileRows];
@@ -48,7 +48,7 @@ struct LatentTiles {
   static_assert(sizeof(Shared) <= 227 << 10);
 };
 
-// What the warpgroups that compute know of an item. k: the slot of the next tile.
+// An item as the warpgroups that compute see it. k: the slot of the next tile.
 template <typename Shape>
 struct LatentRun {
   const TilesArgs& args;

@@ -107,7 +107,7 @@ struct RowState {
   }
 };
 
-// Of positions from `position` on.
+// Hides the scores of positions from `position` on that a row does not see.
 template <typename State>
 __device__ __forceinline__ void hide_scores(float (&s)[kScoreTiles][4], const State& state, int32_t position) {
   const int32_t column = position + threadIdx.x % 4 * 2;

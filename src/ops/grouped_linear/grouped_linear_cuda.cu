@@ -269,7 +269,7 @@ GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
 
 namespace {
 
-// What the weights and the types decide.
+// The arguments that the weights and the types decide.
 GroupedArgs weight_args(const ExpertWeights& w, TensorView x, TensorView y) {
   GroupedArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());

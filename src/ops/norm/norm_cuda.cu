@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kVectorThreads) rms_norm_vectors_kernel(NormAr
   norm_vectors<kVectorThreads, kVectors>(args, blockIdx.x, x, weight);
 }
 
-// What is added, of which rows, and to which.
+// The arguments of an addition.
 struct AddArgs {
   const float *y, *weight, *factor;  // weight, factor: may be null
   float eps, scale;

@@ -20,7 +20,7 @@ __device__ bool has_filter(const choice::DeviceRule& rule) {
   return rule.has_min_p != 0 || rule.top_k != 0 || rule.top_p < 1.0f;
 }
 
-// What says how rows are drawn.
+// The arguments that say how rows are drawn.
 struct Draws {
   const TokenId* token_ids;  // null: tokens and columns are one
   const ChoiceSegment* segments;

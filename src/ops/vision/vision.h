@@ -1,4 +1,4 @@
-// What a vision tower computes beside products and attention (Bai et al., 2025, arXiv:2511.21631; Dosovitskiy et al.,
+// Operations of a vision tower beside products and attention (Bai et al., 2025, arXiv:2511.21631; Dosovitskiy et al.,
 // 2020, arXiv:2010.11929). A row is a patch of one picture, or a head of one. Batch invariance: a row's result depends
 // on that row and its place in the picture alone; sums run in one order that depends on the row's length.
 #pragma once

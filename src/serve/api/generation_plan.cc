@@ -329,7 +329,10 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
   for (EncodedPrompt& prompt : prompts) {
     for (const PromptPicture& picture : prompt.chat.pictures)
       held += size_t(picture.width) * size_t(picture.height) * 3;
-    if (held > kMaxHeldBytes) return too_many_copies(request);
+    if (held > kMaxHeldBytes) {
+      return invalid_field(prompt_field(request), "The pictures have more than " + std::to_string(kMaxHeldBytes >> 20) +
+                                                      " MiB of pixels. Send fewer or smaller ones.");
+    }
     const Status read = read_pixels(engine, prompt.chat, context.cancelled);
     if (!read.ok()) return api_error(read.error(), std::string(prompt_field(request)));
     PromptInfo& shown = plan.info.prompts.emplace_back();

@@ -138,9 +138,10 @@ class KeyedCallScanner {
   static constexpr size_t kLongestName = 512;
 
   State name(char c) {
+    if (form_.name_end.empty() && name_.empty() && is_json_space(c)) return State::kReading;
     if (form_.name_end.empty() && (c == '<' || c == '\n')) {
-      if (c == '\n' && name_.empty()) return State::kReading;
       place_ = Place::kAfter;
+      name_.resize(trim_end(name_).size());
       return name_.empty() ? State::kBroken : after_parameter(c);
     }
     name_ += c;

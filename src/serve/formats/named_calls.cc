@@ -197,7 +197,7 @@ class NamedCalls final : public TaggedCalls {
       }
       const std::string prefix = rule + "_" + std::to_string(number++) + "_";
       const size_t count = signature.listed.size();
-      // What follows a member, by that member's number, and what may come first.
+      // Rule N has what follows member N - 1; `first` has what may come first.
       std::string first;
       bool may_be_first = true;
       for (size_t i = 0; i < count; ++i) {

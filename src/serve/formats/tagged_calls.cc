@@ -37,6 +37,14 @@ TaggedCalls::TaggedCalls(const FormatProbe& probe, const CallMarks& marks,
   }
 }
 
+// Thoughts between marks that text hides are still told from content.
+std::shared_ptr<const AnswerFormat> TaggedCalls::without_calls() const {
+  if (hidden_.empty()) return AnswerFormat::without_calls();
+  auto same = std::make_shared<TaggedCalls>(*this);
+  same->calls_ = false;
+  return same;
+}
+
 CallTags TaggedCalls::call_tags() const {
   if (!calls_) return {};
   if (!marks_.section.empty()) return {marks_.section, marks_.section_end};

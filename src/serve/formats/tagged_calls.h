@@ -33,6 +33,7 @@ class TaggedCalls : public AnswerFormat {
   // others: further marks within calls; those that are tokens of the vocabulary are asked for and read as tokens.
   TaggedCalls(const FormatProbe& probe, const CallMarks& marks, std::initializer_list<std::string_view> others = {});
 
+  std::shared_ptr<const AnswerFormat> without_calls() const override;
   CallTags call_tags() const override;
   void plan(bool thoughts, GenerateRequest& request, OutputParser::Options& options) const override;
   std::span<const TokenId> marks() const override { return hidden_; }
@@ -83,7 +84,10 @@ class TaggedStage final : public ByteStage {
 
   std::string step(char c, OutputWriter& out) override {
     if (place_ == Place::kCall) return call(c, out);
+    // More white space decides nothing: long runs of it are not looked through for each byte.
+    const bool more_space = is_json_space(c) && !held_.empty() && is_json_space(held_.back());
     held_ += c;
+    if (more_space) return {};
     return place_ == Place::kAfter ? after() : text(out);
   }
 

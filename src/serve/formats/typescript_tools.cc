@@ -102,7 +102,11 @@ class Declarer {
   }
 
   std::string object_of(const json& schema, const std::string& indent) {
-    if (schema.contains("$defs")) definitions_.update(schema["$defs"]);
+    if (const json& definitions = member_of(schema, "$defs"); definitions.is_object()) {
+      definitions_.update(definitions);
+    } else if (!definitions.is_null()) {
+      fail();
+    }
     std::string lines = members(schema, indent, true);
     const std::string deeper = indent + std::string(kIndent);
     if (const json more = schema.value("additionalProperties", json()); !more.is_null()) {

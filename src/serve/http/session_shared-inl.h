@@ -95,7 +95,11 @@ struct Shared {
         api(options),
         bodies(room_for(options.max_total_body_bytes, options.max_body_bytes)),
         answers(room_for(options.max_total_response_bytes, options.max_response_bytes)),
-        workers({options.grammar_threads, options.disk_threads, options.worker_threads, options.worker_threads}) {}
+        workers({.grammar = options.grammar_threads,
+                 .disk = options.disk_threads,
+                 .usual = options.worker_threads,
+                 .pictures = options.worker_threads,
+                 .large = options.worker_threads}) {}
 
   const ServerOptions options;
   std::shared_ptr<ssl::context> tls;  // null: plain HTTP; constant once the server listens

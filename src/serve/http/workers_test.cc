@@ -14,7 +14,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Workers::Lane kLanes[] = {Workers::kGrammar, Workers::kDisk, Workers::kUsual, Workers::kLarge};
+constexpr Workers::Lane kLanes[] = {Workers::kGrammar, Workers::kDisk, Workers::kUsual, Workers::kPictures,
+                                    Workers::kLarge};
 
 // Each of a's works waits for b, so the threads' order does not matter.
 TEST(Workers, AClientWithManyRequestsDelaysAnotherByOne) {
@@ -46,7 +47,7 @@ TEST(Workers, AClientWithManyRequestsDelaysAnotherByOne) {
 }
 
 TEST(Workers, NobodyTakesAllThreadsOfALane) {
-  Workers workers({2, 2, 2, 2});
+  Workers workers({.grammar = 2, .disk = 2, .usual = 2, .pictures = 2, .large = 2});
   for (const auto lane : kLanes) {
     std::promise<void> end;
     const auto ended = end.get_future().share();
@@ -68,7 +69,7 @@ TEST(Workers, NobodyTakesAllThreadsOfALane) {
 
 // An end makes room for two: its thread takes one, and the others had found nothing before.
 TEST(Workers, AnEndThatMakesRoomForTwoStartsBoth) {
-  Workers workers({2, 2, 2, 2});
+  Workers workers({.grammar = 2, .disk = 2, .usual = 2, .pictures = 2, .large = 2});
   for (const auto lane : kLanes) {
     std::promise<void> first_end, all_end;
     const auto ended = first_end.get_future().share(), all_ended = all_end.get_future().share();
@@ -104,7 +105,7 @@ TEST(Workers, ALaneWaitsForNoOther) {
     for (const auto lane : kLanes) {
       if (lane != held) workers.post(lane, "a", [&ran] { ++ran; });
     }
-    EXPECT_TRUE(eventually([&] { return ran == 3; })) << held;
+    EXPECT_TRUE(eventually([&] { return ran == std::ssize(kLanes) - 1; })) << held;
     end.set_value();
     ASSERT_TRUE(workers.wait(10s));
   }

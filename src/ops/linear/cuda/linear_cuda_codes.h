@@ -43,7 +43,7 @@ constexpr int code_half_bytes(int words, int bits) {
 inline int code_half_bytes(const WeightFormat& format) {
   return code_half_bytes(code_words(format), format.code_bits());
 }
-// Of any format of 4 bits, or of more.
+// The most for any format of 4 bits, or of more.
 constexpr int most_half_bytes(bool wide) {
   return wide ? code_half_bytes(kMostWideWords, 8) : code_half_bytes(kMostCodeWords, 4);
 }

@@ -161,7 +161,7 @@ TEST(LinearCudaCodes, QuantisesWhatIsPlain) {
     for (int64_t i = 0; i < k; ++i) {
       const uint32_t* half = packed + (i / 64 * 2 + row / 32) * (256 + 64);
       const CodePlace place = code_place(static_cast<int>(row % 32), static_cast<int>(i % 64));
-      const uint32_t bits = half[scale_place(static_cast<int>(row % 32), static_cast<int>(i % 64 / 32), 2)];
+      const uint32_t bits = half[scale_place(static_cast<int>(row % 32), static_cast<int>(i % 64 / 32), 2, 4)];
       ASSERT_EQ(bits & 0xffff, 0u) << "a scale is no bf16 number";
       const float scale = std::bit_cast<float>(bits);
       if (row == 5 && i / 32 == 1) {

@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
 ARCHITECTURES = {"Gemma3ForCausalLM": "gemma3", "GptOssForCausalLM": "gpt-oss", "LlamaForCausalLM": "llama",
                  "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe",
