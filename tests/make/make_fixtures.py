@@ -242,7 +242,7 @@ TARGETS = {
                                        "beta_slow": 1, **YARN}), "bf16", 1),
     "latent_ranked": (deepseek_v2(40, 2, 36, 77, 2, q_rank=28, width=32, nope=16, rope=32, value=24, experts=5, chosen=2,
                                   inner=20, shared=1, dense=0, scaling=1.7), "fp32", 2),
-    "latent_groups": (deepseek_v3(64, 4, 52, 94, 3, q_rank=40, width=64, nope=16, rope=16, value=16, experts=8, chosen=3,
+    "latent_groups": (deepseek_v3(64, 4, 52, 94, 2, q_rank=40, width=64, nope=16, rope=16, value=16, experts=8, chosen=3,
                                   inner=16, shared=1, dense=1, scaling=2.5, n_group=4, topk_group=2, rope_scaling={
                                       "type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32,
                                       "beta_slow": 1, **YARN}), "bf16", 2),
@@ -549,10 +549,11 @@ def choose_delta_rule(chunked):
         module.torch_chunk_gated_delta_rule = function if chunked else module.torch_recurrent_gated_delta_rule
 
 
-def load(folder: Path):
+def load(folder: Path, dtype=torch.float32):
     kind = json.loads((folder / "config.json").read_text())["model_type"]
     model = Mistral4ForCausalLM if kind == "mistral4" else AutoModelForCausalLM  # which does not know it
-    return model.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    return model.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                 experts_implementation="eager").to(dtype).eval()
 
 
 @torch.no_grad()
@@ -572,15 +573,17 @@ def greedy_answer(folder: Path, ids):
 
 @torch.no_grad()
 def run_target(folder: Path, ids):
-    """Logits and layer outputs of transformers: float32, eager attention. The last layer's output is taken before the
-    final norm, which transformers' own list of hidden states has already applied."""
-    model = load(folder)
+    """Logits and layer outputs of transformers: float32, eager attention; float64 for latent attention, where float32
+    itself errs by 9e-7. The last layer's output is taken before the final norm, which transformers' own list of hidden
+    states has already applied."""
+    config = json.loads((folder / "config.json").read_text())
+    model = load(folder, torch.float64 if is_latent(config) else torch.float32)
     outputs = []
     hooks = [layer.register_forward_hook(lambda module, args, out: outputs.append(out)) for layer in model.model.layers]
-    logits = model(torch.tensor([ids])).logits[0]
+    logits = model(torch.tensor([ids])).logits[0].float()
     for hook in hooks:
         hook.remove()
-    return logits, torch.stack([(o[0] if isinstance(o, tuple) else o).reshape(len(ids), -1) for o in outputs])
+    return logits, torch.stack([(o[0] if isinstance(o, tuple) else o).reshape(len(ids), -1) for o in outputs]).float()
 
 
 @torch.no_grad()

@@ -69,27 +69,23 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
       const int32_t page = pages[position / kv.page_size];
       if (page < 0) __trap();
       block = kv.base + page * kv.page_stride;
-      float dot = 0.0f;
-      for (int first = 0; first < d; first += 256) {
-        float dots[16] = {};  // d is a multiple; a single sum of so many products would err too much
-        for (int i = first; i < min(d, first + 256); i += 16) {
+      float dots[16] = {};  // d is a multiple
+      for (int i = 0; i < d; i += 16) {
 #pragma unroll
-          for (int half = 0; half < 16; half += 8) {  // halves of 8 values, which any layout keeps contiguous
-            const std::byte* k = block + kv_element_bytes(kv, kv_head, false, position % kv.page_size, i + half);
+        for (int half = 0; half < 16; half += 8) {  // halves of 8 values, which any layout keeps contiguous
+          const std::byte* k = block + kv_element_bytes(kv, kv_head, false, position % kv.page_size, i + half);
 #pragma unroll
-            for (int j = 0; j < 8; ++j) {
-              dots[half + j] = fmaf(q[i + half + j], load_cached(k, kv.dtype, j), dots[half + j]);
-            }
+          for (int j = 0; j < 8; ++j) {
+            dots[half + j] = fmaf(q[i + half + j], load_cached(k, kv.dtype, j), dots[half + j]);
           }
         }
-#pragma unroll
-        for (int n = 8; n > 0; n /= 2) {
-#pragma unroll
-          for (int j = 0; j < n; ++j) dots[j] += dots[j + n];
-        }
-        dot += dots[0];
       }
-      score = dot * args.scale;
+#pragma unroll
+      for (int n = 8; n > 0; n /= 2) {
+#pragma unroll
+        for (int j = 0; j < n; ++j) dots[j] += dots[j + n];
+      }
+      score = dots[0] * args.scale;
     }
     const float before = maximum;
     maximum = fmaxf(maximum, warp_max(score));
