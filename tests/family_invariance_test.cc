@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
-#include <set>
 #include <span>
 
 #include "base/temp_folder_for_test.h"
@@ -320,8 +319,8 @@ class TensorParallel : public ::testing::TestWithParam<Divided> {};
 TEST_P(TensorParallel, SpeculationAndEverythingElseIsInvisible) {
   if (!has_room_for(GetParam().ranks)) GTEST_SKIP() << "needs " << GetParam().ranks << " GPUs";
   const auto& [target, ranks, by_expert] = GetParam();
-  static const std::set<std::string> kWhole = {"moe_single", "plain"};
-  const bool whole = full_matrix() || (kWhole.contains(target) && !kSanitized);
+  // Ranks wait for one another at every sum, so that all requests take minutes: scripts/nightly.sh has the time.
+  const bool whole = full_matrix() || (target == "plain" && ranks == 2 && !kSanitized);
   std::vector<Configuration> rows = configurations();
   if (!whole) rows = {rows[0], rows[2], rows[8]};
   if (!whole && by_expert) rows.erase(rows.begin());
