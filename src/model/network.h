@@ -83,7 +83,7 @@ class Network {
     Vector norm;
     Conv conv;  // where blocks have convolutions
     BlockEnd end;
-    Vector end_norm, end_factor;  // where the end has them
+    Vector end_norm, end_factor;  // of `end`, if it has a norm and a factor
   };
   struct Block {
     Around mixer_around, ffn_around;
