@@ -234,7 +234,8 @@ void check_model(const std::string& model, const Setup& setup, std::span<const C
   };
   const bool hybrid = target->decoder.state_layers() > 0;
   const int count = setup.whole ? (hybrid ? 300 : 200) : kSanitized ? 6 : 12;
-  for (const float temperature : {0.0f, 0.8f}) {
+  // Under a sanitizer sampling alone, which runs what greedy choices run and more.
+  for (const float temperature : kSanitized ? std::vector{0.8f} : std::vector{0.0f, 0.8f}) {
     const auto requests = make_requests(target->decoder.vocab, count, temperature);
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
     const auto plain = run_all(*run(plain_run, ""), requests, 1);
