@@ -32,7 +32,7 @@ case "${ID:-}:${VERSION_ID:-}" in
   ubuntu:24.04) boost=libboost1.83-dev ;;
 esac
 packages=(g++ cmake ninja-build make pkg-config ccache mold clang-format ca-certificates git "$boost" libspdlog-dev
-  libcli11-dev nlohmann-json3-dev prometheus-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libcurl4-openssl-dev
+  libcli11-dev nlohmann-json3-dev prometheus-cpp-dev libgtest-dev libgmock-dev libhwy-dev libcurl4-openssl-dev
   libedit-dev libssl-dev libyaml-cpp-dev libzmq3-dev cppzmq-dev)
 
 missing=()

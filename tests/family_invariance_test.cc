@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
-#include <set>
 #include <span>
 
 #include "base/temp_folder_for_test.h"
@@ -235,7 +234,8 @@ void check_model(const std::string& model, const Setup& setup, std::span<const C
   };
   const bool hybrid = target->decoder.state_layers() > 0;
   const int count = setup.whole ? (hybrid ? 300 : 200) : kSanitized ? 6 : 12;
-  for (const float temperature : {0.0f, 0.8f}) {
+  // Under a sanitizer sampling alone, which runs what greedy choices run and more.
+  for (const float temperature : kSanitized ? std::vector{0.8f} : std::vector{0.0f, 0.8f}) {
     const auto requests = make_requests(target->decoder.vocab, count, temperature);
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
     const auto plain = run_all(*run(plain_run, ""), requests, 1);
@@ -320,8 +320,8 @@ class TensorParallel : public ::testing::TestWithParam<Divided> {};
 TEST_P(TensorParallel, SpeculationAndEverythingElseIsInvisible) {
   if (!has_room_for(GetParam().ranks)) GTEST_SKIP() << "needs " << GetParam().ranks << " GPUs";
   const auto& [target, ranks, by_expert] = GetParam();
-  static const std::set<std::string> kWhole = {"moe_single", "plain"};
-  const bool whole = full_matrix() || (kWhole.contains(target) && !kSanitized);
+  // Ranks wait for one another at every sum, so that all requests take minutes: scripts/nightly.sh has the time.
+  const bool whole = full_matrix() || (target == "plain" && ranks == 2 && !kSanitized);
   std::vector<Configuration> rows = configurations();
   if (!whole) rows = {rows[0], rows[2], rows[8]};
   if (!whole && by_expert) rows.erase(rows.begin());

@@ -23,7 +23,7 @@ class BatchProgress {
   void count_tokens(int64_t tokens);  // tokens of an answer
   // Redraws the line on a terminal; elsewhere prints one every half minute.
   void show(int64_t running);
-  // Clears the line and sums up. `stats`: of an engine without other work; the last step may be missing.
+  // Clears the line and sums up. `stats` belong to an engine without other work; the last step may be missing.
   void finish(const EngineStats& stats);
 
   int64_t failed() const { return failed_; }

@@ -30,7 +30,7 @@ Error parse_error(const CLI::App& root, std::string message);
 
 Status check_command(const CLI::App& root, const std::vector<std::string>& words);
 
-// CLI11 reads llama.cpp's "-hf" as "-h". Nothing: the user asked for help.
+// CLI11 reads llama.cpp's "-hf" as "-h". No value: the user asked for help.
 std::optional<Error> swallowed_by_help(const CLI::App& root, const std::vector<std::string>& words);
 
 }  // namespace volley::apps

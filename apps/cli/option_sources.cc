@@ -64,7 +64,7 @@ class Collector {
   void next_source();
   Status set(CLI::Option& option, std::vector<std::string> values, const std::string& source, const std::string& what,
              bool from_variable);
-  // For a key that is no option. Nothing: it turns no option off.
+  // For a key that is no option, but may turn one off ("no-…"). No value: it does not.
   std::optional<Status> set_without(const std::string& key, const std::vector<std::string>& values,
                                     const std::string& source, const std::string& what);
   Status set_entry(const ConfigEntry& entry, const std::string& path);

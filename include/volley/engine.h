@@ -296,7 +296,7 @@ struct EngineStats {
     // all before it survived, as predicted (sum) and as observed.
     std::vector<int64_t> verified_at, survived_at;
     std::vector<double> predicted_at;
-    // What each drafter's steps drafted, of the tokens that they verified, and what was accepted.
+    // Of each drafter: its steps, how many of its tokens they verified, and how many they accepted.
     struct Drafter {
       int64_t steps = 0, drafted_tokens = 0, accepted_tokens = 0;
     };

@@ -95,7 +95,7 @@ void CpuCommunicator::exchange(const NodeExchange::Part& part, int64_t begin) {
   }
   VOLLEY_CHECK(shared_->here.wait());
   if (const int gone = others.failed_rank(); gone >= 0) {
-    shared_->begin.abort(gone);  // unless a rank of this process ended the connections
+    shared_->begin.abort(gone);  // a rank of this process that ended the connections has aborted already
     const int who = shared_->begin.aborted_by();
     const char* const cause = who == gone ? others.failure().c_str() : nullptr;
     if (cause != nullptr && is_here(who)) throw DeviceFault(gone_sentence(who, ranks(), cause));

@@ -18,7 +18,7 @@ struct NcclUniqueId {
 enum class NcclResult : int { kSuccess = 0, kRemoteError = 6, kInProgress = 7 };  // others are errors, too
 enum class NcclType : int { kFloat = 7 };
 
-// Threads: of one communicator one at a time. Works of a communicator run in the order of the stream, whether they are
+// Threads: one at a time uses a communicator. Works of a communicator run in the order of the stream, whether they are
 // recorded or not.
 struct NcclApi {
   NcclResult (*get_version)(int*) = nullptr;

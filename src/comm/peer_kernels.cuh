@@ -106,7 +106,7 @@ __device__ inline Pack<V> sum(const Pack<V>& a, const Pack<V>& b) {
   return p;
 }
 
-// The sum of all ranks: of neighbours, then of neighbouring sums (comm.h).
+// Adds all ranks' values: neighbours first, then neighbouring sums (comm.h).
 template <int kRanks, int V>
 __device__ inline Pack<V> sum_in_pairs(Pack<V> (&parts)[kRanks]) {
 #pragma unroll

@@ -423,7 +423,7 @@ std::vector<CacheEvent> PrefixTree::take_events() {
 
 // Hashes the pages at the node's end that have no hash yet: they are new.
 void PrefixTree::note_stored(const std::string& space, Node& node) {
-  if (node.is_root()) return;  // a tail alone
+  if (node.is_root()) return;  // it has no pages, at most a tail
   const bool first = node.parent->is_root();
   uint64_t parent = !node.hashes.empty() ? node.hashes.back() : first ? 0 : node.parent->hashes.back();
   while (node.hashes.size() < node.size()) {

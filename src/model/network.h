@@ -42,7 +42,7 @@ class Network {
   // Call before forward(): computes what the layers of a pass share.
   void plan(Pass& pass) const;
   // Runs the layers over the planned pass, in place on x: [rows, hidden] fp32, the rows' embeddings, wherever they come
-  // from. REQUIRES: of layers with convolutions
+  // from. REQUIRES: the layers have convolutions
   // that the rows are blocks of Rows::max_segment_rows, and that nothing is captured.
   void forward(Pass& pass, std::span<const Capture> captures, TensorView x) const;
   // A pass without rows: its experts serve the other replicas' rows. REQUIRES: Pass::exchange; plan() was not called.
@@ -83,7 +83,7 @@ class Network {
     Vector norm;
     Conv conv;  // where blocks have convolutions
     BlockEnd end;
-    Vector end_norm, end_factor;  // where the end has them
+    Vector end_norm, end_factor;  // of `end`, if it has a norm and a factor
   };
   struct Block {
     Around mixer_around, ffn_around;

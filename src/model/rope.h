@@ -24,7 +24,7 @@ struct RopeSpec {
   // > 0: only so many pairs turn, the first ones, with the frequencies that they have in a whole head. REQUIRES:
   // rotated is 0.
   int32_t turning = 0;
-  // The checkpoint pairs neighbours, 2i and 2i + 1, instead. Loaded in another order, too. REQUIRES: all are rotated.
+  // The checkpoint pairs elements 2i and 2i + 1 instead; head_order() moves these apart. REQUIRES: all are rotated.
   bool interleaved = false;
   // How many pairs turn by a token's position in time, height and width ("mrope_section", interleaved: pair i by axis i
   // mod 3, and by time where that axis has no pairs left). Zeros: all turn by its one position.

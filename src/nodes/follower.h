@@ -53,7 +53,7 @@ class Follower {
   const std::unique_ptr<net::Connection> leader_;
   const CallLimits limits_;
   const std::function<void()> on_lost_;
-  std::mutex send_mutex_;  // sends replies: of callers, and of the thread below when it gives up
+  std::mutex send_mutex_;  // callers, and the thread below when it gives up, send replies
   std::mutex hooks_mutex_;
   Hooks hooks_;  // guarded by hooks_mutex_
   std::mutex mutex_;

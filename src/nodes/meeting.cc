@@ -134,7 +134,7 @@ void refuse(net::Connection& connection, const std::string& sentence) {
 
 using Check = std::function<Status()>;  // between checks that the nodes met so far are still there
 
-// The next connection for sums, and its node: of those with the session's number.
+// Returns the next connection for sums that names this session, and its node.
 struct Sums {
   std::unique_ptr<net::Connection> connection;
   int node = 0;

@@ -82,7 +82,7 @@ class BudgetPolicy {
   // `requests` attend to, summed.
   Decision decide(std::span<const BudgetRequest> requests, PassPrompts prompts, int64_t kv_tokens);
 
-  // A round's outcome, in the order of the rounds. ran: its shape, of which who drafted matters. Call before forget()
+  // A round's outcome, in the order of the rounds. ran: its shape; only who drafted counts. Call before forget()
   // of its requests.
   void observe(const RoundShape& ran, std::span<const BlockOutcome> blocks);
 

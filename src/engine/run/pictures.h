@@ -18,7 +18,7 @@ namespace volley::engine {
 
 using PictureVectors = std::shared_ptr<const std::vector<float>>;
 
-// Hashes of the request's pictures: of pixels, size, rules and the cache's namespace, which shares none with others.
+// Hashes pixels, size, rules and the cache's namespace of each picture, so namespaces share no picture.
 std::vector<Sha256> hash_pictures(const GenerateRequest& request, const PictureRules& rules);
 
 // Turns the request's pictures into prompt_spans, still without vectors, and prompt_keys.

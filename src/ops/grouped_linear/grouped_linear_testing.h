@@ -122,7 +122,7 @@ struct Experts {
   std::vector<float> values;   // [count][n][k], as they are multiplied
   ExpertWeights packed;
 
-  // Random values, exact in dtype. format: they are stored as, if not as dtype.
+  // Random values, exact in dtype, stored as `format` if there is one.
   Experts(Device& device, int64_t count, int64_t n, int64_t k, DType dtype, LinearLayout layout, bool portable = false,
           std::optional<WeightFormat> format = {})
       : count(count), n(n), k(k), dtype(dtype), values(rounded(normal_values(count * n * k, 11), dtype)) {

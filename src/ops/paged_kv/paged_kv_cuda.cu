@@ -46,7 +46,7 @@ __device__ uint32_t code_pair(float low, float high, float scale) {
 // lanes hold a head, and a warp four heads to one; 512: eight. 0, for any other head_dim: every 32nd.
 template <int kDim>
 struct Pairs {
-  static constexpr int kPairs = kDim > 0 && kDim <= 256 ? 4 : 8;  // head_dim / 64 at most
+  static constexpr int kPairs = kDim > 0 && kDim <= 256 ? 4 : 8;  // not fewer than head_dim / 64
   static constexpr int kLanes = kDim > 0 ? kDim / (2 * kPairs) : 32;
   static constexpr int kBeside = 32 / kLanes;                   // heads that a warp holds beside one another
   static constexpr int kChain = kDim > 0 ? kDim / 64 : kPairs;  // pairs whose squares a chain adds

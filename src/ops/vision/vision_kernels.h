@@ -16,7 +16,7 @@ struct VisionKernels {
                      const BiasesAround& around);
   void (*gelu)(Stream& stream, TensorView x, TensorView bias, bool by_tanh);
   // to, from: [rows, heads * width]; the halves of a head move, and what the wider has beyond the narrower is zero.
-  // bias: of a row of `from`, which is fp32 then; or a null view.
+  // bias: what a row of `from` lacks, which is fp32 then; or a null view.
   void (*move_heads)(Stream& stream, TensorView from, TensorView bias, int32_t heads, TensorView to);
 
   static const VisionKernels kCpu, kCuda;

@@ -89,16 +89,22 @@ class Snapshot {
  public:
   explicit Snapshot(std::string model_name) : model_name_(std::move(model_name)) {}
 
-  void gauge(const char* name, const char* help, double value, std::vector<ClientMetric::Label> labels = {}) {
-    add(name, help, MetricType::Gauge, std::move(labels)).gauge.value = value;
+  using Labels = std::vector<ClientMetric::Label>;
+
+  void gauge(const char* name, const char* help, auto value, Labels labels = {}) {
+    add(name, help, MetricType::Gauge, std::move(labels)).gauge.value = static_cast<double>(value);
   }
-  void counter(const char* name, const char* help, double value, std::vector<ClientMetric::Label> labels = {}) {
-    add(name, help, MetricType::Counter, std::move(labels)).counter.value = value;
+  void counter(const char* name, const char* help, auto value, Labels labels = {}) {
+    add(name, help, MetricType::Counter, std::move(labels)).counter.value = static_cast<double>(value);
+  }
+  // One counter a value, whose label is its place.
+  void counters(const char* name, const char* help, const char* label, const auto& values) {
+    for (size_t i = 0; i < values.size(); ++i) counter(name, help, values[i], {{label, std::to_string(i)}});
   }
   std::vector<MetricFamily> take() { return std::move(families_); }
 
  private:
-  ClientMetric& add(const char* name, const char* help, MetricType type, std::vector<ClientMetric::Label> labels) {
+  ClientMetric& add(const char* name, const char* help, MetricType type, Labels labels) {
     if (families_.empty() || families_.back().name != name) families_.push_back({name, help, type, {}});
     ClientMetric metric;
     metric.label = std::move(labels);
@@ -116,16 +122,16 @@ double ratio(int64_t part, int64_t whole) {
 }
 
 void add_requests(const EngineStats& stats, Snapshot& out) {
-  out.gauge("volley:num_requests_running", "Requests that hold a slot.", static_cast<double>(stats.requests_running));
-  out.gauge("volley:num_requests_waiting", "Requests in the queue.", static_cast<double>(stats.requests_waiting));
+  out.gauge("volley:num_requests_running", "Requests that hold a slot.", stats.requests_running);
+  out.gauge("volley:num_requests_waiting", "Requests in the queue.", stats.requests_waiting);
   out.counter("volley:num_preemptions_total", "Requests sent back to the queue: others got their pages or slots.",
-              static_cast<double>(stats.preemptions));
+              stats.preemptions);
   out.counter("volley:prompt_tokens_total", "Prompt tokens as they are computed, cached ones included.",
-              static_cast<double>(stats.prompt_tokens));
-  out.counter("volley:generation_tokens_total", "Tokens generated.", static_cast<double>(stats.generated_tokens));
-  out.counter("volley:engine_steps_total", "Passes of the target model.", static_cast<double>(stats.steps));
+              stats.prompt_tokens);
+  out.counter("volley:generation_tokens_total", "Tokens generated.", stats.generated_tokens);
+  out.counter("volley:engine_steps_total", "Passes of the target model.", stats.steps);
   out.counter("volley:device_restarts_total", "Faults of the device that were mended by loading the models again.",
-              static_cast<double>(stats.device_restarts));
+              stats.device_restarts);
 }
 
 double kv_usage(const EngineStats& stats) {
@@ -138,24 +144,27 @@ double kv_usage(const EngineStats& stats) {
 
 // Replicas have names of their own, because the usual names have the sums, and adding up a family must not count twice.
 void add_replicas(const std::vector<EngineStats>& replicas, Snapshot& out) {
-  const auto each = [&](auto add, const char* name, const char* help, const auto& value) {
+  const auto gauge = [&](const char* name, const char* help, const auto& value) {
     for (size_t i = 0; i < replicas.size(); ++i) {
-      (out.*add)(name, help, static_cast<double>(std::invoke(value, replicas[i])), {{"replica", std::to_string(i)}});
+      out.gauge(name, help, std::invoke(value, replicas[i]), {{"replica", std::to_string(i)}});
+    }
+  };
+  const auto counter = [&](const char* name, const char* help, int64_t EngineStats::*value) {
+    for (size_t i = 0; i < replicas.size(); ++i) {
+      out.counter(name, help, replicas[i].*value, {{"replica", std::to_string(i)}});
     }
   };
   using S = EngineStats;
-  const auto gauge = &Snapshot::gauge, counter = &Snapshot::counter;
-  each(gauge, "volley:replica_requests_running", "Requests that hold a slot.", &S::requests_running);
-  each(gauge, "volley:replica_requests_waiting", "Requests in the queue.", &S::requests_waiting);
-  each(gauge, "volley:replica_kv_cache_usage_perc", "Share of KV pages that requests hold.", kv_usage);
-  each(counter, "volley:replica_prompt_tokens_total", "Prompt tokens, cached ones included.", &S::prompt_tokens);
-  each(counter, "volley:replica_prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
-       &S::cached_tokens);
-  each(counter, "volley:replica_generation_tokens_total", "Tokens generated.", &S::generated_tokens);
-  each(counter, "volley:replica_engine_steps_total", "Passes of the target model.", &S::steps);
-  each(counter, "volley:replica_num_preemptions_total",
-       "Requests sent back to the queue: others got their pages or slots.", &S::preemptions);
-  each(counter, "volley:replica_device_restarts_total", "Faults of the device that were mended.", &S::device_restarts);
+  gauge("volley:replica_requests_running", "Requests that hold a slot.", &S::requests_running);
+  gauge("volley:replica_requests_waiting", "Requests in the queue.", &S::requests_waiting);
+  gauge("volley:replica_kv_cache_usage_perc", "Share of KV pages that requests hold.", kv_usage);
+  counter("volley:replica_prompt_tokens_total", "Prompt tokens, cached ones included.", &S::prompt_tokens);
+  counter("volley:replica_prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", &S::cached_tokens);
+  counter("volley:replica_generation_tokens_total", "Tokens generated.", &S::generated_tokens);
+  counter("volley:replica_engine_steps_total", "Passes of the target model.", &S::steps);
+  counter("volley:replica_num_preemptions_total", "Requests sent back to the queue: others got their pages or slots.",
+          &S::preemptions);
+  counter("volley:replica_device_restarts_total", "Faults of the device that were mended.", &S::device_restarts);
 }
 
 void add_cache(const EngineStats& stats, Snapshot& out) {
@@ -164,7 +173,7 @@ void add_cache(const EngineStats& stats, Snapshot& out) {
             kv_usage(stats));
   const auto by_window = [&](const char* name, const char* help, int64_t EngineStats::PageGroup::*value) {
     for (const EngineStats::PageGroup& group : stats.page_groups) {
-      out.gauge(name, help, static_cast<double>(group.*value), {{"window", std::to_string(group.window)}});
+      out.gauge(name, help, group.*value, {{"window", std::to_string(group.window)}});
     }
   };
   by_window("volley:kv_pages", "KV pages, of layers with this sliding window (0: without).",
@@ -172,22 +181,19 @@ void add_cache(const EngineStats& stats, Snapshot& out) {
   by_window("volley:kv_pages_used", "Of those, pages that requests or the prefix cache hold.",
             &EngineStats::PageGroup::used);
   by_window("volley:kv_bytes", "Memory of those pages.", &EngineStats::PageGroup::bytes);
-  out.gauge("volley:state_bytes", "Memory of the states of recurrent layers, all slots together.",
-            static_cast<double>(stats.state_bytes));
+  out.gauge("volley:state_bytes", "Memory of the states of recurrent layers, all slots together.", stats.state_bytes);
   const EngineStats::Snapshots& snapshots = stats.snapshots;
-  out.gauge("volley:state_snapshots", "Snapshots of such states that are held.", static_cast<double>(snapshots.held));
-  out.gauge("volley:state_snapshot_bytes", "Memory of those.", static_cast<double>(snapshots.bytes));
+  out.gauge("volley:state_snapshots", "Snapshots of such states that are held.", snapshots.held);
+  out.gauge("volley:state_snapshot_bytes", "Memory of those.", snapshots.bytes);
   const char* const hits = "volley:state_snapshot_hits_total";
   const char* const help = "Requests that began with a snapshot, taken from a prompt or at a request's end.";
-  out.counter(hits, help, static_cast<double>(snapshots.prompt_hits), {{"kind", "prompt"}});
-  out.counter(hits, help, static_cast<double>(snapshots.end_hits), {{"kind", "end"}});
+  out.counter(hits, help, snapshots.prompt_hits, {{"kind", "prompt"}});
+  out.counter(hits, help, snapshots.end_hits, {{"kind", "end"}});
   out.gauge("volley:grammar_memory_bytes", "Memory of compiled grammars, kept ones and those of running requests.",
-            static_cast<double>(stats.grammar_bytes));
-  out.gauge("volley:grammars_cached", "Compiled grammars that are kept.", static_cast<double>(stats.grammars_cached));
-  out.counter("volley:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
-              static_cast<double>(stats.prompt_tokens));
-  out.counter("volley:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
-              static_cast<double>(stats.cached_tokens));
+            stats.grammar_bytes);
+  out.gauge("volley:grammars_cached", "Compiled grammars that are kept.", stats.grammars_cached);
+  out.counter("volley:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", stats.prompt_tokens);
+  out.counter("volley:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.cached_tokens);
 }
 
 // For routers that count pages: labels under vLLM's names.
@@ -197,33 +203,24 @@ void add_cache_config(const EngineInfo& info, Snapshot& out) {
 }
 
 void add_cache_events(const CacheEventPublisher::Counts& counts, Snapshot& out) {
-  out.counter("volley:kv_event_batches_total", "Batches of KV-cache events that were sent.",
-              static_cast<double>(counts.batches));
+  out.counter("volley:kv_event_batches_total", "Batches of KV-cache events that were sent.", counts.batches);
   out.counter("volley:kv_event_batches_dropped_total", "Batches that found the queue full: subscribers see a gap.",
-              static_cast<double>(counts.dropped));
+              counts.dropped);
   out.gauge("volley:kv_event_replay_bytes", "Bytes of repeated batches that wait for the clients that asked for them.",
-            static_cast<double>(counts.replay));
+            counts.replay);
 }
 
 void add_speculation(const EngineStats& stats, Snapshot& out) {
   const int64_t drafts = stats.drafted_at.empty() ? 0 : stats.drafted_at.front();
-  out.counter("volley:spec_decode_num_drafts_total", "Blocks with at least one drafted token verified.",
-              static_cast<double>(drafts));
-  out.counter("volley:spec_decode_num_draft_tokens_total", "Drafted tokens verified.",
-              static_cast<double>(stats.drafted_tokens));
-  out.counter("volley:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.",
-              static_cast<double>(stats.accepted_tokens));
-  for (size_t i = 0; i < stats.accepted_at.size(); ++i) {
-    out.counter("volley:spec_decode_num_accepted_tokens_per_pos_total",
-                "Drafted tokens accepted, by place in the block.", static_cast<double>(stats.accepted_at[i]),
-                {{"position", std::to_string(i)}});
-  }
-  for (size_t i = 0; i < stats.drafted_at.size(); ++i) {
-    out.counter("volley:spec_decode_num_draft_tokens_per_pos_total", "Drafted tokens verified, by place in the block.",
-                static_cast<double>(stats.drafted_at[i]), {{"position", std::to_string(i)}});
-  }
+  out.counter("volley:spec_decode_num_drafts_total", "Blocks with at least one drafted token verified.", drafts);
+  out.counter("volley:spec_decode_num_draft_tokens_total", "Drafted tokens verified.", stats.drafted_tokens);
+  out.counter("volley:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.", stats.accepted_tokens);
+  out.counters("volley:spec_decode_num_accepted_tokens_per_pos_total",
+               "Drafted tokens accepted, by place in the block.", "position", stats.accepted_at);
+  out.counters("volley:spec_decode_num_draft_tokens_per_pos_total", "Drafted tokens verified, by place in the block.",
+               "position", stats.drafted_at);
   out.counter("volley:verify_tokens_total", "Rows of the target in verify steps: the known token and the drafted ones.",
-              static_cast<double>(stats.verify_steps + stats.drafted_tokens));
+              stats.verify_steps + stats.drafted_tokens);
   const double bonus = stats.verify_steps > 0 ? 1.0 : 0.0;
   out.gauge("volley:spec_decode_acceptance_length",
             "Mean tokens of a verify step since the start, bonus token included.",
@@ -232,15 +229,11 @@ void add_speculation(const EngineStats& stats, Snapshot& out) {
 
 // Sums of counts and times; their rates compare predictions with measurements.
 void add_verify_budget(const EngineStats::Verify& verify, Snapshot& out) {
-  out.counter("volley:verify_steps_total", "Steps in which somebody decodes.", static_cast<double>(verify.steps));
-  out.counter("volley:verify_plain_steps_total", "Of those, steps that drafted nothing.",
-              static_cast<double>(verify.plain));
-  out.counter("volley:verify_probes_total", "Of those, steps that drafted to learn whether it pays.",
-              static_cast<double>(verify.probes));
-  for (size_t tokens = 0; tokens < verify.draft_lengths.size(); ++tokens) {
-    out.counter("volley:verify_draft_length_steps_total", "Of those, steps by tokens drafted for each request.",
-                static_cast<double>(verify.draft_lengths[tokens]), {{"tokens", std::to_string(tokens)}});
-  }
+  out.counter("volley:verify_steps_total", "Steps in which somebody decodes.", verify.steps);
+  out.counter("volley:verify_plain_steps_total", "Of those, steps that drafted nothing.", verify.plain);
+  out.counter("volley:verify_probes_total", "Of those, steps that drafted to learn whether it pays.", verify.probes);
+  out.counters("volley:verify_draft_length_steps_total", "Of those, steps by tokens drafted for each request.",
+               "tokens", verify.draft_lengths);
   using Drafter = EngineStats::Verify::Drafter;
   constexpr std::pair<const char*, int64_t Drafter::*> kOfDrafters[] = {
       {"volley:drafter_steps_total", &Drafter::steps},
@@ -249,27 +242,21 @@ void add_verify_budget(const EngineStats::Verify& verify, Snapshot& out) {
   for (const auto& [name, count] : kOfDrafters) {
     for (size_t i = 0; verify.drafters.size() > 1 && i < verify.drafters.size(); ++i) {
       out.counter(name, "Of two drafters, in the order of --draft: steps, tokens verified, tokens accepted.",
-                  static_cast<double>(verify.drafters[i].*count), {{"drafter", std::to_string(i + 1)}});
+                  verify.drafters[i].*count, {{"drafter", std::to_string(i + 1)}});
     }
   }
-  out.counter("volley:verify_rows_total", "Rows of the target's passes for requests that decode.",
-              static_cast<double>(verify.rows));
+  out.counter("volley:verify_rows_total", "Rows of the target's passes for requests that decode.", verify.rows);
   out.counter("volley:verify_predicted_tokens_total", "Tokens that the verify budget expected of its steps.",
               verify.predicted_tokens);
   out.counter("volley:verify_predicted_seconds_total", "Time that it expected its steps to take.", verify.predicted_s);
   out.counter("volley:verify_measured_seconds_total", "Time that those steps took.", verify.measured_s);
-  const auto by_position = [&out](const char* name, const char* help, const auto& values) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      out.counter(name, help, static_cast<double>(values[i]), {{"position", std::to_string(i)}});
-    }
-  };
-  by_position("volley:verify_predicted_survivals_total",
-              "Blocks in which drafted tokens up to this place were predicted to survive (sum of chances).",
-              verify.predicted_at);
-  by_position("volley:verify_survivals_total", "Blocks in which drafted tokens up to this place did survive.",
-              verify.survived_at);
-  by_position("volley:verify_survival_blocks_total", "Blocks that verified this place, of those two counts.",
-              verify.verified_at);
+  out.counters("volley:verify_predicted_survivals_total",
+               "Blocks in which drafted tokens up to this place were predicted to survive (sum of chances).",
+               "position", verify.predicted_at);
+  out.counters("volley:verify_survivals_total", "Blocks in which drafted tokens up to this place did survive.",
+               "position", verify.survived_at);
+  out.counters("volley:verify_survival_blocks_total", "Blocks that verified this place, of those two counts.",
+               "position", verify.verified_at);
 }
 
 void add_phases(const EngineStats& stats, Snapshot& out) {
@@ -281,10 +268,9 @@ void add_phases(const EngineStats& stats, Snapshot& out) {
   for (const auto& [phase, seconds] : phases) {
     out.counter("volley:round_phase_seconds_total", "Time by phase of the round.", seconds, {{"phase", phase}});
   }
-  out.counter("volley:pictures_total", "Pictures whose vectors the vision tower has made.",
-              static_cast<double>(stats.pictures));
+  out.counter("volley:pictures_total", "Pictures whose vectors the vision tower has made.", stats.pictures);
   out.counter("volley:picture_cache_hits_total", "Pictures in prompts whose vectors were there or being made.",
-              static_cast<double>(stats.picture_hits));
+              stats.picture_hits);
   out.counter("volley:vision_seconds_total", "Time of the device in the vision tower.", stats.vision_s);
   out.counter("volley:device_step_seconds_total", "Time of the device in steps.", stats.device_s);
   out.counter("volley:device_gap_seconds_total",

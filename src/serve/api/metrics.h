@@ -17,7 +17,7 @@
 namespace volley::serve {
 
 // A server's load, for routers. A choice is open from submission to its last event, a request while one of its choices
-// is. Tokens: of open choices' prompts and outputs.
+// is. Tokens are those of open choices' prompts and outputs.
 struct Load {
   int64_t requests = 0, choices = 0, tokens = 0;
 };

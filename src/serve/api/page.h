@@ -28,7 +28,7 @@ struct Page {
 // Reads a request's query. `usual`: the default size of a page.
 ApiResult<PageQuery> page_query(const HttpRequest& request, size_t usual, size_t most);
 
-// Copies only the page's items. Those without a `sequence` come oldest first, others in any order. Nothing: `after`
+// Copies only the page's items. Those without a `sequence` come oldest first, others in any order. No value: `after`
 // names none of the items.
 template <typename Item>
 std::optional<Page<Item>> page_of(std::vector<const Item*> items, const PageQuery& query) {

@@ -9,7 +9,7 @@
 namespace volley::serve {
 
 std::string seal_text(std::string_view text);
-// Nothing: not made by seal_text().
+// No value: seal_text() did not make it.
 std::optional<std::string> unseal_text(std::string_view sealed);
 
 // The bytes that padded Base64 without white space stands for; nothing: it is none.

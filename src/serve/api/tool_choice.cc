@@ -86,7 +86,7 @@ std::optional<ToolChoice::Name> read_name(const json& reference) {
   return ToolChoice::Name{named->at("name"), custom};
 }
 
-// Nothing: another form.
+// No value: it has another form.
 std::optional<ToolChoice> read_choice(const json& choice) {
   using Mode = ToolChoice::Mode;
   if (choice == "none") return ToolChoice{Mode::kNone};

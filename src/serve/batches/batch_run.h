@@ -48,7 +48,7 @@ class BatchRun {
     bool shares_engine = false;
   };
 
-  // `index`: of `input`, with done lines marked. The run marks its own.
+  // `index` lists the lines of `input`, with done ones marked. The run marks its own.
   BatchRun(std::string input, BatchIndex* index, Hooks hooks, Options options);
   BatchRun(const BatchRun&) = delete;
 

@@ -60,9 +60,9 @@ class BatchService {
   // `request`: POST /v1/batches.
   ApiResult<Batch> create(const std::string& owner, const HttpRequest& request);
   std::optional<Batch> find(std::string_view owner, const std::string& id) const;
-  // Nothing: the query's `after` is none of the owner's batches. With `client`, lists only those from there.
+  // No value: the query's `after` is none of the owner's batches. With `client`, lists only those from there.
   std::optional<Page<Batch>> list(std::string_view owner, const PageQuery& query, std::string_view client = {}) const;
-  // Nothing: no such batch.
+  // No value: there is no such batch.
   std::optional<ApiResult<Batch>> cancel(std::string_view owner, const std::string& id);
   // Deletes the file, unless an unfinished batch reads it: then returns that one's id.
   std::optional<std::string> erase(const StoredFile& file);

@@ -56,7 +56,7 @@ class CacheEventReplay {
   };
   struct Held;  // held by a message
   struct Client {
-    std::deque<uint64_t> asked = {};  // first wanted numbers; the front one grows while it is answered
+    std::deque<uint64_t> asked = {};  // the first number that each asks for; the front one grows while it is answered
     std::shared_ptr<Queue> queue = {};
     std::unique_ptr<ZmtpReader> reader = {};
   };

@@ -132,7 +132,7 @@ class KeyedCallScanner {
   }
 
  private:
-  // kAfter and later: of a parameter.
+  // kAfter and later belong to a parameter.
   enum class Place { kName, kAfter, kKey, kValueMark, kLineBreak, kValue, kOtherEnd };
 
   static constexpr size_t kLongestName = 512;

@@ -22,7 +22,7 @@ struct OutputFormat {
   // not for their letters.
   bool think_tokens = false;
   bool several_calls = true;  // its template takes more than one call in a turn
-  // The chat template's default for `enable_thinking`. Nothing: it does not read it.
+  // The chat template's default for `enable_thinking`. No value: the template does not read it.
   std::optional<bool> thinks_by_default;
   bool reads_reasoning_effort = false;  // `reasoning_effort` changes the chat template's prompt
   // Why calls that the model chooses to make may be missed; logged when a request has tools.

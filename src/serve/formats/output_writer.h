@@ -26,7 +26,7 @@ struct OutputDelta {
     std::string text;        // a call's: a piece of its arguments' JSON text, or of its input
     int call = -1;           // kCall: its index
     std::string id, name;    // in a call's first piece; empty in later ones
-    bool is_custom = false;  // kCall: of a custom tool, so `text` is its input
+    bool is_custom = false;  // kCall: the tool is a custom one, so `text` is its input
   };
 
   struct ToolCall {

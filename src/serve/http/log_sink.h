@@ -18,7 +18,7 @@ namespace volley::serve {
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   // The descriptor stays the caller's, open for the process's life; SIGPIPE must be ignored. At most
-  // `max_waiting_bytes` wait. `format`: of the line for dropped ones. Colours the level on a terminal.
+  // `max_waiting_bytes` wait. `format` is that of the line about dropped ones. Colours the level on a terminal.
   LogSink(int descriptor, LogFormat format, size_t max_waiting_bytes = size_t{1} << 20);
   // Waits one second for the reader. Later lines are lost, because a process must be able to end with its log unread.
   ~LogSink() override;

@@ -32,7 +32,7 @@ struct HeadFields {
 };
 
 // Why the request is refused, which ends the connection. 400: it contradicts itself, or does not name one host. 501: a
-// transfer coding other than chunked. Nothing: it is accepted.
+// transfer coding other than chunked. No value: it is accepted.
 std::optional<ApiError> framing_error(const HeadFields& head);
 
 }  // namespace volley::serve

@@ -46,7 +46,7 @@ inline asio::awaitable<bool> Session::wait_for_bytes() {
   }
 }
 
-// Nothing: close the connection; the client was told what it could be.
+// No value: the connection is to be closed, and the client has its answer if it could get one.
 inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   if (end_seen_) co_await look_again();
   if (!co_await wait_for_bytes()) co_return std::nullopt;

@@ -9,7 +9,7 @@ namespace volley::serve {
 
 // JSON of a literal: a dict, list, tuple or set, with strings in either quotes, numbers, True, False and None. JSON's
 // own words are allowed, too. Tuples and sets become arrays, and keys become strings as in Python's json module.
-// Nothing: no such literal, or JSON has no such value.
+// No value: there is no such literal, or JSON has no such value.
 std::optional<std::string> json_of_python(std::string_view text);
 
 }  // namespace volley::serve

@@ -41,7 +41,7 @@ class MessagesTools {
     ShownTool shown;
     bool loaded;
   };
-  // Nothing: `in` has an error.
+  // No value: `in` has an error.
   std::optional<Entry> read_tool(const nlohmann::json& tool, std::string_view raw, std::string_view field,
                                  const std::string& where);
   // The first of that name, or null.

@@ -14,7 +14,7 @@
 namespace volley::serve {
 
 struct ResponseItem {
-  // kTools: tools that a client adds in mid-conversation. kForeign: of a tool that ran elsewhere.
+  // kTools: tools that a client adds in mid-conversation. kForeign: a call of a tool that ran elsewhere.
   enum class Kind {
     kMessage,
     kReasoning,
@@ -47,7 +47,7 @@ struct ResponseItem {
   }
 };
 
-// `status`: "in_progress", "completed" or "incomplete". `logprobs`: of an answer's message, elements of a JSON array.
+// `status`: "in_progress", "completed" or "incomplete". `logprobs`: an answer's, as elements of a JSON array.
 std::string item_json(const ResponseItem& item, std::string_view status, std::string_view logprobs = {});
 // A part of an answer's message or thought.
 std::string part_json(const ResponseItem& item, std::string_view logprobs = {});

@@ -44,7 +44,7 @@ class ResponseTools {
   // The tool that the model means. Models leave out a namespace, or write a dot behind it: the rest must then be one
   // tool's. Any other name is that of a missing function.
   ResponseTool find(std::string_view model_name) const;
-  // "tool_choice". Left-out tools may be among the allowed ones, if another one is there. Nothing: `in` has an error.
+  // "tool_choice". Left-out tools may be among the allowed ones, if another one is there. No value: `in` has an error.
   std::optional<ToolChoice> choose(FieldReader& in, const nlohmann::json& choice) const;
 
  private:

@@ -40,7 +40,7 @@ class Finder {
   Result<SourceTensor> read(const std::string& suffix) const;
   // The same as floats: from F32, F16, BF16 and F8_E4M3, and powers of two from F8_E8M0 and U8.
   Result<std::vector<float>> read_floats(const std::string& suffix) const;
-  // Bytes in the file of this matrix's part of its tensors.
+  // How many bytes of the file this matrix takes, in all tensors M.suffix.
   int64_t bytes(const std::vector<std::string>& suffixes) const;
   // The group size that gives `groups` scales for a row of this many columns; 0 for one scale. An error names `suffix`.
   Result<int32_t> group_for(const std::string& suffix, int64_t groups) const;

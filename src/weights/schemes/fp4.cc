@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kMxGroup = 32, kNvGroup = 16;
 
-// first_row: of this matrix, in its tensors. whole: what scales are multiplied by, or (divides) divided by.
+// first_row: where this matrix begins in its tensors. Scales are multiplied by `whole`, or (divides) divided.
 struct Fp4Layout {
   int64_t first_row = 0;
   float whole = 1;

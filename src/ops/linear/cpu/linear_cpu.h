@@ -63,7 +63,7 @@ struct TileOutput {
 // Kernels. The portable ones run on the best instruction set that Highway finds.
 void multiply_tile_bf16(const TileProduct& product);  // float x, bf16 weights
 void multiply_tile_f32(const TileProduct& product);   // float x, fp32 weights
-// float x, codes in groups. format: of codes.
+// float x, codes in groups. format: how the codes are stored.
 TileMultiply multiply_codes(const WeightFormat& format);
 void write_tile(const TileOutput& output);
 // AVX-512 BF16 only, see cpu_has_avx512_bf16(): pairs of bf16, bf16 weights.

@@ -247,7 +247,7 @@ __device__ __forceinline__ void widen_half(const CodeKind& kind, uint32_t half, 
   kind.bits == 4 ? codes::with_reading(kind, widen) : codes::with_reading<true>(kind, widen);
 }
 
-// One value, in fp32: of packed row `row`.
+// One value of packed row `row`, in fp32.
 __device__ inline float widened(const uint8_t* packed, const CodeKind& kind, int64_t row, int64_t k, int64_t columns) {
   const int64_t half_bytes = kind.half_bytes(), blocks = (columns + kBlockK - 1) / kBlockK;
   const int r = static_cast<int>(row % 32), column = static_cast<int>(k % kBlockK);

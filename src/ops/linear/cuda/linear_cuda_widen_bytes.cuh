@@ -31,7 +31,7 @@ struct StoredCodes<Bytes> {
   static __device__ uint32_t scales_at(const CodeKind&, int set) {
     return kByteCodes + (set * 8 + threadIdx.x % 32 / 4) * 8;
   }
-  // Addresses in shared memory. kSecond: of two blocks.
+  // Addresses in shared memory. kSecond: the second of two blocks.
   template <bool kSecond>
   __device__ __forceinline__ void load(const CodeKind& kind, uint32_t words_address, uint32_t scales_address) {
     load_shared(words_address, words[0]);
@@ -76,7 +76,7 @@ __device__ __forceinline__ void widen(const CodeKind&, const StoredCodes<Bytes>&
   }
 }
 
-// One value, in fp32: of packed row `row`.
+// One value of packed row `row`, in fp32.
 __device__ inline float widened_byte(const uint8_t* packed, const CodeKind& kind, int64_t row, int64_t k,
                                      int64_t columns) {
   const int64_t blocks = (columns + kBlockK - 1) / kBlockK, block = k / kBlockK, shares = kind.pairs_share;
