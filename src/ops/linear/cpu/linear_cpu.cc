@@ -94,7 +94,7 @@ void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, i
   for (int64_t k0 = 0; k0 < k; k0 += block) {
     const int64_t count = std::min(block, k - k0);
     pack_tile(p, row, rows, k0, count, tile);
-    if (p.pairs && p.minimums) {
+    if (p.pairs && p.group > 0) {
       sum_groups_avx512bf16(reinterpret_cast<const uint32_t*>(tile), rows, count, p.group, x_sums);
     }
     p.multiply({.x = tile,
@@ -138,7 +138,6 @@ PanelProduct PanelProduct::make(const char* weights, int64_t n, int64_t k, const
                          : 1,
           .step_bytes = codes ? linear_group_bytes(format) : kLineBytes,
           .group = codes ? format.group_k : 0,
-          .minimums = format.minimums,
           .pad = codes ? kCodePad : 2,
           .pairs = pairs,
           .multiply = multiply_of(format, pairs),

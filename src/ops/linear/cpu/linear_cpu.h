@@ -41,7 +41,7 @@ struct TileProduct {
   const char* next;               // where the product after this one starts reading, to prefetch; may lie past the end
   float* sums;                    // [panels][rows][16]
   bool first;                     // start from zero instead of from `sums`
-  const float* x_sums = nullptr;  // [groups][rows]: the sums of x over each group, for pairs times codes with minimums
+  const float* x_sums = nullptr;  // [groups][rows]: of pairs times codes: the sums of x over each group
 };
 
 using TileMultiply = void (*)(const TileProduct&);
@@ -71,7 +71,7 @@ void write_tile(const TileOutput& output);
 void multiply_tile_avx512bf16(const TileProduct& product);
 // The same with codes in groups. REQUIRES: cpu_has_avx512_vbmi(), pairs up to a multiple of kCodePad columns.
 TileMultiply multiply_codes_avx512bf16(const WeightFormat& format);
-// Fills TileProduct::x_sums once for all panels.
+// Makes TileProduct::x_sums, for all panels.
 void sum_groups_avx512bf16(const uint32_t* tile, int64_t rows, int64_t k, int64_t group, float* sums);
 // Packs x[rows, k] (row_stride elements apart) as `TileProduct::x` wants it, k odd padded with zero.
 void pack_tile_avx512bf16(const BFloat16* x, int64_t row_stride, int64_t rows, int64_t k, uint32_t* tile);
@@ -87,7 +87,6 @@ struct PanelProduct {
   int64_t step = 1;        // columns of k that lie together: a block of k starts at a multiple
   int64_t step_bytes = 0;  // bytes of such a step in a panel
   int64_t group = 0;       // for codes: columns of a group
-  bool minimums = false;   // groups have them
   int64_t pad = 2;         // the rows of a tile are filled up with zeros to a multiple of so many k
   bool pairs = false;      // vdpbf16ps
   TileMultiply multiply = nullptr;
