@@ -12,6 +12,7 @@ namespace volley::decode {
 namespace {
 
 constexpr int32_t kMostDepth = 2;
+constexpr int32_t kMostWaiting = 64;  // rows that wait for the drafters
 
 // The sampler has two slots beyond the requests': the scrap slot, and one whose rule leaves logits unchanged.
 constexpr int32_t kExtraSlots = 2, kScoringSlot = 1;
@@ -167,6 +168,18 @@ Status Round::allocate() {
     free_.push_back(std::move(flight));
   }
   last_end_ = device_.make_fence();
+  if (device_.kind() == DeviceKind::kCpu && !drafters_.empty()) {
+    waiting_ = std::make_unique<Waiting>();
+    const int64_t most = waiting_->most_rows = std::min(kMostWaiting, config_.max_rows);
+    for (const Drafter& drafter : drafters_) {
+      const int64_t width = std::ssize(drafter.proposer->feature_layers()) * target_.spec().hidden;
+      Buffer& buffer = waiting_->buffers.emplace_back();
+      if (width > 0) {
+        VOLLEY_ASSIGN(buffer, device_.allocate(static_cast<size_t>(most * width) * dtype_size(target_.activation())));
+      }
+      waiting_->features.push_back(width > 0 ? buffer.view(target_.activation(), {most, width}) : TensorView());
+    }
+  }
   return config_.exchange != nullptr && device_.kind() != DeviceKind::kCpu ? take_all_memory() : Status();
 }
 
@@ -198,6 +211,7 @@ struct Round::Perform {
 
   Answer operator()(const StartSlot& c) const { return round.start_slot(c.slot, c.start); }
   Answer operator()(const ClearSlot& c) const {
+    round.teach_waiting();  // its pages may be shared from now on
     round.slots_[c.slot] = Slot{};
     round.sampler_->clear(c.slot);
     return {};
@@ -212,6 +226,7 @@ struct Round::Perform {
   Answer operator()(const CopyMemory& c) const {
     VOLLEY_CHECK(c.copy.slot.value >= 0 && c.copy.slot.value < round.config_.slots);
     VOLLEY_CHECK(c.copy.group >= 0 && c.copy.group < std::ssize(round.kv_.groups()));
+    round.teach_waiting();
     round.kv_.copy(round.device_, c.copy);
     return {};
   }
@@ -314,6 +329,7 @@ Status Round::enqueue_step(std::span<const RoundSegment> segments, const VerifyB
   flight->followed = !flights_.empty();
   upload(*flight, layout, segments, budget.table);
   upload_scores(layout, *flight);
+  if (!may_wait(layout)) teach_waiting();
   flight->begin->set();
   if (!graphs) {
     draft(layout);

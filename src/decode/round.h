@@ -155,8 +155,13 @@ class Round final : public StepExecutor {
   std::vector<model::AddedRows> take_given(const Layout& layout, TensorView x);
   void score(const Layout& layout, TensorView x);
   void accept(const Layout& layout);
-  // Gives each drafter its features, in their order.
   void commit(const Layout& layout, const PassMemory& pass, std::vector<model::Capture> captures);
+  // Gives each drafter its features, in their order.
+  void teach(ops::Rows rows, std::span<const TensorView> features);
+  bool may_wait(const Layout& layout) const;
+  void let_wait(const ops::Rows& rows, std::span<const TensorView> features);
+  void teach_waiting();
+  TensorView pick(const TensorView& from, std::span<int32_t> index);
 
   Device& device_;
   Stream& stream_;
@@ -192,6 +197,9 @@ class Round final : public StepExecutor {
   int64_t experts_touched_ = 0;
   // steps that were enqueued with masks, and those whose masks are filled
   uint64_t masked_steps_ = 0, filled_steps_ = 0;
+  // Rows of plain steps that no drafter has learned yet.
+  struct Waiting;
+  std::unique_ptr<Waiting> waiting_;
 };
 
 }  // namespace volley::decode

@@ -103,6 +103,20 @@ struct Round::Memory {
   int64_t results_bytes() const { return experts_begin() + int64_t{sizeof(int64_t)}; }
 };
 
+// On the CPU a row of a plain step waits with its features until somebody drafts, its slot ends, pages are copied, or
+// the room is full. A drafter's weights are then read once for many rows.
+struct Round::Waiting {
+  struct Row {
+    int32_t slot = 0, position = 0;
+    TokenId token = 0;
+    int32_t at = 0;  // its row of features
+  };
+  int64_t most_rows = 0;
+  std::vector<Row> rows;
+  std::vector<Buffer> buffers;
+  std::vector<TensorView> features;  // by drafter: [most rows][columns]; null for one that learns nothing
+};
+
 struct Round::Flight {
   Buffer step;      // pinned copy of Memory::step
   Buffer results;   // pinned copy of Memory::results

@@ -290,22 +290,14 @@ void Round::accept(const Layout& layout) {
 // V lie past the sequence's end, where a later block or row overwrites them before any row sees them. A drafter's
 // rotary positions are the tokens' indices, whatever the target's are.
 void Round::commit(const Layout& layout, const PassMemory& pass, std::vector<model::Capture> captures) {
-  const auto learns = [](const model::Capture& capture) { return capture.features.data != nullptr; };
-  if (std::ranges::none_of(captures, learns)) return;
+  std::vector<TensorView> features;
+  for (const model::Capture& capture : captures) features.push_back(capture.features);
+  const auto learns = [](const TensorView& of) { return of.data != nullptr; };
+  if (std::ranges::none_of(features, learns)) return;
+  if (may_wait(layout)) return let_wait(pass.rows, features);
   ArenaScope scope(*scratch_);
   ops::Rows kept_rows = pass.rows;
-  kept_rows.rope_positions = kept_rows.cache_positions;
-  kept_rows.rope_axes = {};
-  const auto give = [&] {
-    for (size_t i = 0; i < drafters_.size(); ++i) {
-      if (!learns(captures[i])) continue;
-      for (int view = 0; view < ops::kMaxViews; ++view) {
-        kept_rows.views[view].page_table = memory_->draft_tables[i][view];
-      }
-      drafters_[i].proposer->commit(stream_, kept_rows, captures[i].features, *scratch_);
-    }
-  };
-  if (device_.kind() != DeviceKind::kCpu) return give();
+  if (device_.kind() != DeviceKind::kCpu) return teach(kept_rows, features);
   std::vector<int32_t> index;
   std::vector<ops::RowSegment> segments;
   if (stream_.dry()) {  // gathering all rows takes the most memory
@@ -318,26 +310,89 @@ void Round::commit(const Layout& layout, const PassMemory& pass, std::vector<mod
     segments.push_back({static_cast<int32_t>(index.size()), kept, segment.slot});
     for (int32_t j = 0; j < kept; ++j) index.push_back(segment.row_begin + j);
   }
-  const auto n = static_cast<int64_t>(index.size());
-  kept_rows.rows = static_cast<int32_t>(n);
+  kept_rows.rows = static_cast<int32_t>(index.size());
   kept_rows.segments = segments.data();
-  if (n < layout.rows || stream_.dry()) {
-    const TensorView rows(index.data(), DType::kI32, {n});
-    const auto pick = [&](const TensorView& from, int64_t width) {
-      const TensorView to = scratch_->take(from.dtype, {n, width});
-      ops::gather_rows(stream_, TensorView(from.data, from.dtype, {layout.rows, width}), rows, to);
-      return to;
+  if (kept_rows.rows < layout.rows || stream_.dry()) {
+    const auto pick_row = [&](const TensorView& from) {
+      const TensorView rows(from.data, from.dtype, {layout.rows, 1});
+      return TensorView(pick(rows, index).data, DType::kI32, {kept_rows.rows});
     };
-    const auto pick_row = [&](const TensorView& from) { return TensorView(pick(from, 1).data, DType::kI32, {n}); };
     for (TensorView* array : {&kept_rows.token_ids, &kept_rows.slots, &kept_rows.cache_positions}) {
       *array = pick_row(*array);
     }
-    kept_rows.rope_positions = kept_rows.cache_positions;
-    for (model::Capture& capture : captures) {
-      if (learns(capture)) capture.features = pick(capture.features, capture.features.dim(1));
-    }
+    for (TensorView& of : features) of = learns(of) ? pick(of, index) : of;
   }
-  give();
+  teach(kept_rows, features);
+}
+
+// The rows [index] of `from`, in scratch memory.
+TensorView Round::pick(const TensorView& from, std::span<int32_t> index) {
+  const auto n = static_cast<int64_t>(index.size());
+  const TensorView to = scratch_->take(from.dtype, {n, from.dim(1)});
+  ops::gather_rows(stream_, from, TensorView(index.data(), DType::kI32, {n}), to);
+  return to;
+}
+
+void Round::teach(ops::Rows rows, std::span<const TensorView> features) {
+  rows.rope_positions = rows.cache_positions;
+  rows.rope_axes = {};
+  for (size_t i = 0; i < drafters_.size(); ++i) {
+    if (features[i].data == nullptr) continue;
+    for (int view = 0; view < ops::kMaxViews; ++view) {
+      rows.views[view].page_table = memory_->draft_tables[i][view];
+    }
+    drafters_[i].proposer->commit(stream_, rows, features[i], *scratch_);
+  }
+}
+
+// Whether the step's rows may wait: those of a plain step on the CPU.
+bool Round::may_wait(const Layout& layout) const {
+  return waiting_ != nullptr && !stream_.dry() && layout.blocks == 0 && layout.decoding == layout.n &&
+         layout.rows <= waiting_->most_rows;
+}
+
+void Round::let_wait(const ops::Rows& rows, std::span<const TensorView> features) {
+  if (std::ssize(waiting_->rows) + rows.rows > waiting_->most_rows) teach_waiting();
+  const auto begin = static_cast<int32_t>(waiting_->rows.size());
+  for (int32_t i = 0; i < rows.rows; ++i) {
+    waiting_->rows.push_back({rows.slots.as<int32_t>()[i], rows.cache_positions.as<int32_t>()[i],
+                              rows.token_ids.as<TokenId>()[i], begin + i});
+  }
+  for (size_t i = 0; i < features.size(); ++i) {
+    if (features[i].data == nullptr) continue;
+    const TensorView to = waiting_->features[i].rows(begin, rows.rows);
+    std::memcpy(to.data, features[i].data, static_cast<size_t>(to.bytes()));
+  }
+}
+
+void Round::teach_waiting() {
+  if (waiting_ == nullptr || waiting_->rows.empty()) return;
+  ArenaScope scope(*scratch_);
+  std::ranges::sort(waiting_->rows, {}, [](const Waiting::Row& row) { return std::pair(row.slot, row.position); });
+  std::vector<int32_t> index, slots, positions;
+  std::vector<TokenId> tokens;
+  std::vector<ops::RowSegment> segments;
+  ops::Rows rows;
+  for (const Waiting::Row& row : waiting_->rows) {
+    if (segments.empty() || segments.back().slot != row.slot) segments.push_back({rows.rows, 0, row.slot});
+    rows.max_segment_rows = std::max(rows.max_segment_rows, ++segments.back().rows);
+    ++rows.rows;
+    index.push_back(row.at);
+    slots.push_back(row.slot);
+    positions.push_back(row.position);
+    tokens.push_back(row.token);
+  }
+  const auto view = [&](auto& values) { return TensorView(values.data(), DType::kI32, {rows.rows}); };
+  rows.token_ids = view(tokens);
+  rows.slots = view(slots);
+  rows.cache_positions = view(positions);
+  rows.segments = segments.data();
+  rows.n_segments = static_cast<int32_t>(segments.size());
+  rows.max_positions = config_.max_positions;
+  std::vector<TensorView> features = waiting_->features;
+  for (TensorView& of : features) of = of.data != nullptr ? pick(of, index) : of;
+  teach(rows, features);
+  waiting_->rows.clear();
 }
 
 }  // namespace volley::decode

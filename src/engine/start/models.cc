@@ -261,7 +261,10 @@ Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const Resol
       break;
   }
   const ops::WeightFormat& target = models.target_numerics.storage;
-  if (cpu) return target.is_codes() ? target : plain.storage;
+  if (cpu && target.is_codes()) return target;
+  // Beside a checkpoint of codes the bf16 of a small drafter would be much of what a step reads.
+  const bool codes = !models.target_checkpoint->quantisation().empty() && plain.activation == DType::kBF16;
+  if (cpu) return codes ? ops::kFp8Weights : plain.storage;
   const bool fast = ops::linear_takes_fp8(models.device.kind, models.device.gpu) && fits_fp8_rows(params);
   return fast && plain.activation == DType::kBF16 ? ops::kFp8Rows : plain.storage;
 }

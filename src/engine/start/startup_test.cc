@@ -147,6 +147,7 @@ TEST_F(Startup, TwoDraftersAreChosenBetween) {
 TEST_F(Startup, QuantisedModelsOnTheCpu) {
   using Draft = DraftQuantization;
   options_.device = "cpu";
+  const EngineOptions plain = options_;
   const auto check = [&](Quantization target, Draft draft, const std::string& target_is, const std::string& draft_is) {
     options_.quantization = target;
     options_.draft_quantization = draft;
@@ -162,6 +163,13 @@ TEST_F(Startup, QuantisedModelsOnTheCpu) {
   check(Quantization::kInt4, Draft::kNone, "int4", "none");
   options_.speculation = Speculation::kOff;
   check(Quantization::kInt4, Draft::kFp8, "int4", "");
+  options_ = plain;
+  replace("target/config.json", "\"use_cache\"",
+          R"("quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}, "use_cache")");
+  options_.dummy_weights = 1;
+  check(Quantization::kNone, Draft::kAuto, "fp8", "fp8");
+  options_.dtype = ComputeType::kFloat32;
+  check(Quantization::kNone, Draft::kAuto, "fp8", "none");
 }
 
 TEST_F(Startup, MemoryThatCannotHoldOneRequest) {

@@ -198,18 +198,6 @@ struct Int6 {
   }
 };
 
-// The sums of each row's columns [0, count), for groups with minimums.
-template <int kRows>
-inline void add_columns(const uint32_t* x, int64_t count, float* sums) {
-  const __m512i ones = _mm512_set1_epi32(0x3f803f80);
-  __m512 sum = _mm512_setzero_ps();
-  for (int64_t i = 0; i < count; i += 2, x += kRows) {
-    const __m512i pairs = _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << kRows) - 1), x);
-    sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(pairs), reinterpret_cast<__m512bh>(ones));
-  }
-  _mm512_store_ps(sums, sum);
-}
-
 template <typename Code>
 struct Codes {
   template <int kRows, int kPanels>
@@ -217,13 +205,12 @@ struct Codes {
     constexpr int64_t kColumns = 2 * Code::kPairs, kBytes = Code::kLines * kLineBytes;  // that are read together
     const Code code;
     const uint32_t* x = static_cast<const uint32_t*>(t.x);
+    const float* x_sums = t.x_sums;
     bool first = t.first;
-    for (int64_t k = 0; k < t.k; k += t.group, first = false) {
+    for (int64_t k = 0; k < t.k; k += t.group, x_sums += kRows, first = false) {
       const int64_t count = t.k - k < t.group ? t.k - k : t.group;
       const char* scales = weights;
       weights += Code::kZeros || Code::kMinimums ? 2 * kLineBytes : kLineBytes;
-      alignas(64) float x_sums[kPanelWidth];
-      if constexpr (Code::kMinimums) add_columns<kRows>(x, count, x_sums);
       __m512i zeros[kPanels];
 #pragma GCC unroll 16
       for (int p = 0; p < kPanels; ++p) {
@@ -282,6 +269,20 @@ struct Codes {
 
 }  // namespace
 
+void sum_groups_avx512bf16(const uint32_t* tile, int64_t rows, int64_t k, int64_t group, float* sums) {
+  const __m512i ones = _mm512_set1_epi32(0x3f803f80);
+  const auto lanes = static_cast<__mmask16>((1u << rows) - 1);
+  for (int64_t begin = 0; begin < k; begin += group, sums += rows) {
+    const int64_t count = k - begin < group ? k - begin : group;
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t i = 0; i < count; i += 2, tile += rows) {
+      const __m512i pairs = _mm512_maskz_loadu_epi32(lanes, tile);
+      sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(pairs), reinterpret_cast<__m512bh>(ones));
+    }
+    _mm512_mask_storeu_ps(sums, lanes, sum);
+  }
+}
+
 TileMultiply multiply_codes_avx512bf16(const WeightFormat& format) {
   switch (format.code) {
     case DType::kI4:
@@ -304,6 +305,9 @@ TileMultiply multiply_codes_avx512bf16(const WeightFormat& format) {
 
 namespace volley::ops {
 
+void sum_groups_avx512bf16(const uint32_t*, int64_t, int64_t, int64_t, float*) {
+  VOLLEY_CHECK_MSG(false, "AVX-512 BF16 is for x86-64");
+}
 TileMultiply multiply_codes_avx512bf16(const WeightFormat&) {
   VOLLEY_CHECK_MSG(false, "AVX-512 BF16 is for x86-64");
 }

@@ -85,6 +85,7 @@ void write_rows(const PanelProduct& p, const float* sums, int64_t row, int64_t r
 void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, int64_t panels, const char* next) {
   alignas(64) unsigned char tile[kTileBytes];
   alignas(64) float sums[kSumBytes / sizeof(float)];
+  float x_sums[kTileBytes / 2 / kLeastGroup];
   const int64_t k = p.k;
   const int64_t least = std::max<int64_t>(p.step, 2);
   const int64_t most = kTileBytes / (rows * (p.pairs ? 2 : 4)) / least * least;
@@ -93,6 +94,9 @@ void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, i
   for (int64_t k0 = 0; k0 < k; k0 += block) {
     const int64_t count = std::min(block, k - k0);
     pack_tile(p, row, rows, k0, count, tile);
+    if (p.pairs && p.group > 0) {
+      sum_groups_avx512bf16(reinterpret_cast<const uint32_t*>(tile), rows, count, p.group, x_sums);
+    }
     p.multiply({.x = tile,
                 .rows = rows,
                 .k = count,
@@ -102,7 +106,8 @@ void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, i
                 .panels = panels,
                 .next = k0 + block < k ? weights + (k0 + block) / p.step * p.step_bytes : next,
                 .sums = sums,
-                .first = k0 == 0});
+                .first = k0 == 0,
+                .x_sums = x_sums});
   }
   write_rows(p, sums, row, rows, panel, panels);
 }

@@ -38,9 +38,10 @@ struct TileProduct {
   const char* weights;  // the first panel's line of this block's first k
   int64_t panel_bytes;  // from one panel to the next
   int64_t panels;
-  const char* next;  // where the product after this one starts reading, to prefetch; may lie past the end
-  float* sums;       // [panels][rows][16]
-  bool first;        // start from zero instead of from `sums`
+  const char* next;               // where the product after this one starts reading, to prefetch; may lie past the end
+  float* sums;                    // [panels][rows][16]
+  bool first;                     // start from zero instead of from `sums`
+  const float* x_sums = nullptr;  // [groups][rows]: of pairs times codes: the sums of x over each group
 };
 
 using TileMultiply = void (*)(const TileProduct&);
@@ -70,6 +71,8 @@ void write_tile(const TileOutput& output);
 void multiply_tile_avx512bf16(const TileProduct& product);
 // The same with codes in groups. REQUIRES: cpu_has_avx512_vbmi(), pairs up to a multiple of kCodePad columns.
 TileMultiply multiply_codes_avx512bf16(const WeightFormat& format);
+// Makes TileProduct::x_sums, for all panels.
+void sum_groups_avx512bf16(const uint32_t* tile, int64_t rows, int64_t k, int64_t group, float* sums);
 // Packs x[rows, k] (row_stride elements apart) as `TileProduct::x` wants it, k odd padded with zero.
 void pack_tile_avx512bf16(const BFloat16* x, int64_t row_stride, int64_t rows, int64_t k, uint32_t* tile);
 
@@ -134,8 +137,8 @@ void store_group_cpu(const CodeGroup& codes, int64_t lane, const WeightFormat& f
 // The same of values, which become codes. format: kF8E4M3, or kI4 without zero points.
 void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group);
 
-inline constexpr int64_t kMostGroup = 128;  // columns of a group
-inline constexpr int64_t kCodePad = 16;     // columns that are multiplied together: those of three lines of int6
+inline constexpr int64_t kLeastGroup = 16, kMostGroup = 128;  // columns of a group
+inline constexpr int64_t kCodePad = 16;  // columns that are multiplied together: those of three lines of int6
 // Bytes before the codes of one group of a panel: scales, and zero points or minimums.
 inline int64_t linear_group_head_bytes(const WeightFormat& format) {
   return format.zeros || format.minimums ? 2 * kLineBytes : kLineBytes;
