@@ -478,7 +478,8 @@ void check_drafter(const std::string& folder, const std::string& model, const Se
     const auto engine = make_engine(options);
     std::vector<std::vector<TokenId>> tokens;
     for (const float temperature : {0.0f, 0.8f}) {
-      for (const Output& out : run_all(*engine, make_requests(config->decoder.vocab, count, temperature), c.concurrency)) {
+      for (const Output& out :
+           run_all(*engine, make_requests(config->decoder.vocab, count, temperature), c.concurrency)) {
         tokens.push_back(out.tokens);
       }
     }
