@@ -546,8 +546,8 @@ TEST(DrafterInvariance, WhereEveryRowProposesToo) {
 
 // The heads of tests/data/mtp are random, too; what they carry from pass to pass is not in pages.
 TEST(DrafterInvariance, HeadsOfTheTargetsOwnToo) {
-  for (const char* name : {"hybrid_tied", "hybrid_experts", "next_experts"}) {
-    check_drafter(std::string("tests/data/mtp/") + name, std::string("tests/data/targets/") + name, {});
+  for (const std::string& name : folders("mtp")) {
+    check_drafter("tests/data/mtp/" + name, "tests/data/targets/" + name, {});
   }
 }
 

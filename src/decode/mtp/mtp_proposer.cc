@@ -37,7 +37,7 @@ class MtpProposer final : public Proposer {
   const std::vector<int32_t> feature_layers_;
   std::unique_ptr<model::Network> body_;
   ops::LinearWeight fc_, injection_;
-  model::Vector embedding_norm_, hidden_norm_, input_norm_, k_norm_;
+  model::Vector embedding_norm_, hidden_norm_, input_norm_, k_norm_, kv_bias_;
   Buffer carried_, carried_positions_;
   ops::HiddenCarry carry_;
   int64_t packed_bytes_ = 0;
@@ -55,7 +55,8 @@ Status MtpProposer::load(const ProposerLoad& load, const ProposerFacts& facts) {
   VOLLEY_ASSIGN(body_, model::Network::load(loader, load.checkpoint, model::shard_of(facts.decoder, rank, ranks),
                                             load.numerics, load.positions, load.group));
   VOLLEY_ASSIGN(injection_, loader.linear("injection.kv"));
-  VOLLEY_ASSIGN(k_norm_, loader.vector("injection.k_norm"));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.kv_bias", kv_bias_));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.k_norm", k_norm_));
   VOLLEY_ASSIGN(input_norm_, loader.vector("injection.input_norm"));
   packed_bytes_ = loader.packed_bytes();
 
@@ -157,6 +158,7 @@ void MtpProposer::commit(Stream& stream, const ops::Rows& rows, TensorView featu
   ops::linear(stream, injection_, normed, kv, {}, scratch);
   ops::QkvWrite write;
   write.qkv = kv;
+  write.bias = kv_bias_.view;
   write.k_norm = k_norm_.view;
   write.eps = decoder.norm_eps;
   write.rope = body_->rope(decoder.attention(0)->rope);
