@@ -15,7 +15,7 @@ from make_selector_fixtures import DATA, more_blocks, of_bf16, read_tensors, rms
 CONTEXTS, TOKENS = (1, 9, 40), 5
 MISTAKES = ("hidden state before the norm", "output before the norm fed back", "weights without one", "halves swapped",
             "a token late", "first position seen")
-TARGETS = ("hybrid_tied", "hybrid_experts", "next_experts", "glm_norms")
+TARGETS = ("hybrid_tied", "hybrid_experts", "next_experts", "glm_norms", "latent_glm")
 
 
 def rotate(x, positions, theta, dims):
@@ -29,7 +29,17 @@ def rotate(x, positions, theta, dims):
 
 
 def is_glm(config):
-    return config["model_type"] == "glm4_moe"
+    """Whether the head is the files' last layer, with DeepSeek-V3's experts and plain norms."""
+    return config["model_type"] in ("glm4_moe", "glm4_moe_lite")
+
+
+def widths(config):
+    """Elements of a head's q and k that turn, those that do not, and of its v."""
+    if "kv_lora_rank" in config:
+        return config["qk_rope_head_dim"], config["qk_nope_head_dim"], config["v_head_dim"]
+    dim = config["head_dim"]
+    turned = int(dim * config["partial_rotary_factor"])
+    return turned, dim - turned, dim
 
 
 def silu(x):
@@ -48,7 +58,8 @@ class Head:
     def norm(self, x, name, mistake=""):
         weight = self.w[name] if name in self.w else self.t[name]
         one = (mistake == "weights without one") == is_glm(self.c)  # GLM's weights are factors, and one more is wrong
-        return rms_norm(x, weight + one, self.c["rms_norm_eps"])
+        of_latent = name.endswith("_a_layernorm.weight")  # transformers gives these its default
+        return rms_norm(x, weight + one, 1e-6 if of_latent else self.c["rms_norm_eps"])
 
     def ffn(self, h):
         def p(name):
@@ -81,9 +92,26 @@ class Head:
                 y[row] += share * swiglu(h[row], *expert)
         return y
 
+    def latent(self, h, turn, mistake):
+        """q, k and v of all heads of latent attention, expanded; what turns, of neighbours, stands first here."""
+        def p(name):
+            return self.w[f"mtp.layers.0.self_attn.{name}.weight"]
+
+        turned, others, value = widths(self.c)
+        heads, rank = self.c["num_attention_heads"], self.c["kv_lora_rank"]
+        apart = np.concatenate((np.arange(0, turned, 2), np.arange(1, turned, 2)))
+        q = self.norm(h @ p("q_a_proj").T, "mtp.layers.0.self_attn.q_a_layernorm.weight", mistake) @ p("q_b_proj").T
+        q_others, q_turned = np.split(q.reshape(1, heads, -1), [others], axis=-1)
+        latent, k_turned = np.split(h @ p("kv_a_proj_with_mqa").T, [rank], axis=-1)
+        latent = self.norm(latent, "mtp.layers.0.self_attn.kv_a_layernorm.weight", mistake)
+        k_others, v = np.split((latent @ p("kv_b_proj").T).reshape(1, heads, -1), [others], axis=-1)
+        q_turned, k_turned = (rotate(t[..., apart], *turn) for t in (q_turned, np.repeat(k_turned[:, None], heads, axis=1)))
+        return np.concatenate((q_turned, q_others), -1), np.concatenate((k_turned, k_others), -1), v
+
     def run(self, position, token, hidden, mistake=""):
         """Logits and the state that the next pass takes, of the pair (hidden, token) at `position`; keeps K and V."""
-        c, dim, heads, kv_heads = self.c, self.c["head_dim"], self.c["num_attention_heads"], self.c["num_key_value_heads"]
+        c, heads, kv_heads = self.c, self.c["num_attention_heads"], self.c["num_key_value_heads"]
+        turned, others, _ = widths(c)
         embedded = self.norm(self.t["embed"][token][None], "mtp.pre_fc_norm_embedding.weight", mistake)
         parts = [embedded, self.norm(hidden[None], "mtp.pre_fc_norm_hidden.weight", mistake)]
         x = np.concatenate(parts[::-1] if mistake == "halves swapped" else parts, -1) @ self.w["mtp.fc.weight"].T
@@ -95,16 +123,18 @@ class Head:
             y = h @ p(f"self_attn.{which}_proj.weight").T + self.w.get(f"mtp.layers.0.self_attn.{which}_proj.bias", 0)
             return y.reshape(1, count, -1)
 
-        h = self.norm(x, "mtp.layers.0.input_layernorm.weight", mistake)
-        q, k, v = project("q", heads), project("k", kv_heads), project("v", kv_heads)
-        q, gate = (q, None) if is_glm(c) else np.split(q, 2, axis=-1)
-        turn = [position], c["rope_theta"], int(dim * c["partial_rotary_factor"])
-        q = rotate(self.norm(q, "mtp.layers.0.self_attn.q_norm.weight", mistake), *turn)
-        k = rotate(self.norm(k, "mtp.layers.0.self_attn.k_norm.weight", mistake), *turn)
+        h, gate, turn = self.norm(x, "mtp.layers.0.input_layernorm.weight", mistake), None, ([position], c["rope_theta"], turned)
+        if "kv_lora_rank" in c:
+            q, k, v = self.latent(h, turn, mistake)
+        else:
+            q, k, v = project("q", heads), project("k", kv_heads), project("v", kv_heads)
+            q, gate = (q, None) if is_glm(c) else np.split(q, 2, axis=-1)
+            q = rotate(self.norm(q, "mtp.layers.0.self_attn.q_norm.weight", mistake), *turn)
+            k = rotate(self.norm(k, "mtp.layers.0.self_attn.k_norm.weight", mistake), *turn)
         self.k.append(k[0])
         self.v.append(v[0])
         keys, values = (np.repeat(np.stack(t), heads // kv_heads, axis=1) for t in (self.k, self.v))
-        scores = np.einsum("hd,khd->hk", q[0], keys) * dim**-0.5
+        scores = np.einsum("hd,khd->hk", q[0], keys) * (turned + others) ** -0.5
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
         a = np.einsum("hk,khd->hd", shares, values) / (1 if gate is None else 1 + np.exp(-gate[0]))
@@ -133,9 +163,9 @@ def chain(target, config, w, layers, ids, last, mistake=""):
 
 
 def random_tensors(config, random):
-    hidden, dim, vocab = config["hidden_size"], config["head_dim"], config["vocab_size"]
-    q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
-    glm = is_glm(config)
+    hidden, heads, glm, latent = config["hidden_size"], config["num_attention_heads"], is_glm(config), "kv_lora_rank" in config
+    turned, others, dim = widths(config)
+    q, kv = heads * dim, config["num_key_value_heads"] * dim
     experts, shared = (config["n_routed_experts"], "shared_experts") if glm else (config.get("num_experts", 0), "shared_expert")
 
     def matrix(rows, columns):
@@ -148,10 +178,18 @@ def random_tensors(config, random):
         return {f"{folder}gate_proj.weight": matrix(inner, hidden), f"{folder}up_proj.weight": matrix(inner, hidden),
                 f"{folder}down_proj.weight": matrix(hidden, inner)}
 
+    def low_rank():
+        query, rank = config["q_lora_rank"], config["kv_lora_rank"]
+        own = {"q_a_proj": matrix(query, hidden), "q_a_layernorm": norm(query), "q_b_proj": matrix(heads * (turned + others), query),
+               "kv_a_proj_with_mqa": matrix(rank + turned, hidden), "kv_a_layernorm": norm(rank),
+               "kv_b_proj": matrix(heads * (others + dim), rank), "o_proj": matrix(hidden, heads * dim)}
+        return {f"self_attn.{name}.weight": tensor for name, tensor in own.items()}
+
     layer = {"input_layernorm.weight": norm(hidden), "post_attention_layernorm.weight": norm(hidden),
-             "self_attn.q_proj.weight": matrix(q if glm else 2 * q, hidden), "self_attn.k_proj.weight": matrix(kv, hidden),
-             "self_attn.v_proj.weight": matrix(kv, hidden), "self_attn.o_proj.weight": matrix(hidden, q),
-             "self_attn.q_norm.weight": norm(dim), "self_attn.k_norm.weight": norm(dim)}
+             **(low_rank() if latent else {
+                 "self_attn.q_proj.weight": matrix(q if glm else 2 * q, hidden), "self_attn.k_proj.weight": matrix(kv, hidden),
+                 "self_attn.v_proj.weight": matrix(kv, hidden), "self_attn.o_proj.weight": matrix(hidden, q),
+                 "self_attn.q_norm.weight": norm(dim), "self_attn.k_norm.weight": norm(dim)})}
     if experts:
         for e in range(experts):
             layer |= network(f"mlp.experts.{e}.", config["moe_intermediate_size"])
@@ -159,7 +197,7 @@ def random_tensors(config, random):
         layer |= {"mlp.gate.weight": matrix(experts, hidden)}
         layer |= {"mlp.gate.e_score_correction_bias": 0.3 * random.standard_normal(experts)} if glm else {
             "mlp.shared_expert_gate.weight": matrix(1, hidden)}
-        for which, width in (("q", q), ("k", kv), ("v", kv)) if glm else ():
+        for which, width in (("q", q), ("k", kv), ("v", kv)) if config.get("attention_bias") else ():
             layer[f"self_attn.{which}_proj.bias"] = random.standard_normal(width)
     else:
         layer |= network("mlp.", config["intermediate_size"])

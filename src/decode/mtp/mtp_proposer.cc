@@ -3,6 +3,7 @@
 #include "model/shard.h"
 #include "ops/chain/chain.h"
 #include "ops/embedding/embedding.h"
+#include "ops/latent/latent.h"
 #include "ops/logits/logits.h"
 
 namespace volley::decode::mtp {
@@ -156,6 +157,18 @@ void MtpProposer::commit(Stream& stream, const ops::Rows& rows, TensorView featu
   ops::rms_norm(stream, x, input_norm_.view, decoder.norm_eps, {}, normed);
   const TensorView kv = scratch.take(DType::kF32, {rows.rows, injection_.n});
   ops::linear(stream, injection_, normed, kv, {}, scratch);
+  const ops::RowView& view = rows.views[ops::kWholeView];
+  if (const model::Latent* latent = decoder.latent(0)) {
+    ops::LatentWrite write;
+    write.row = kv;
+    write.norm = k_norm_.view;
+    write.eps = latent->norm_eps;
+    write.rope = body_->rope(latent->rope);
+    write.q = TensorView(nullptr, DType::kF32, {rows.rows, 0, latent->shape.query()});  // no heads: nobody asks
+    write.q_out = TensorView(nullptr, ops::attention_dtype(kv_[0].dtype), {rows.rows, 0, kv_[0].head_dim});
+    write.kv = kv_[0];
+    return ops::write_latent(stream, rows, view, write);
+  }
   ops::QkvWrite write;
   write.qkv = kv;
   write.bias = kv_bias_.view;
@@ -163,7 +176,7 @@ void MtpProposer::commit(Stream& stream, const ops::Rows& rows, TensorView featu
   write.eps = decoder.norm_eps;
   write.rope = body_->rope(decoder.attention(0)->rope);
   write.kv = kv_[0];
-  ops::write_qkv(stream, rows, rows.views[ops::kWholeView], write);
+  ops::write_qkv(stream, rows, view, write);
 }
 
 }  // namespace

@@ -64,7 +64,9 @@ std::vector<model::Param> head_params(const model::Decoder& decoder) {
   std::vector<model::Param> injection;
   for (const auto& [of, role] : {std::pair{"qkv", "injection.kv"},
                                  {"qkv_bias", "injection.kv_bias"},
+                                 {"kv_a", "injection.kv"},
                                  {"k_norm", "injection.k_norm"},
+                                 {"kv_a_norm", "injection.k_norm"},
                                  {"input_norm", "injection.input_norm"}}) {
     const auto own = std::ranges::find(body, std::string("layers.0.") + of, &model::Param::role);
     if (own == body.end()) continue;
@@ -119,7 +121,7 @@ Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir
   facts.architecture = target.architecture + " (MTP)";
   facts.decoder = target.decoder;
   const auto full = std::ranges::find_if(target.decoder.layers, [](const model::Layer& layer) {
-    return std::holds_alternative<model::Attention>(layer.mixer);
+    return !std::holds_alternative<model::GatedDelta>(layer.mixer);
   });
   VOLLEY_CHECK(full != target.decoder.layers.end());
   facts.decoder.layers = {{full->mixer, target.decoder.layers.back().ffn}};
