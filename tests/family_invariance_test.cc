@@ -149,9 +149,9 @@ class Totals : public ::testing::Environment {
       EXPECT_GT(automatic_accepted_, 0) << "nothing was accepted in " << automatic_runs_ << " automatic runs";
       if (automatic_errs_) EXPECT_LT(automatic_accepted_, automatic_drafted_) << "nothing was rejected";
     }
-    std::printf("%lld runs, %lld answers, %lld differ; tokens a step from %.2f to %.2f where the policy is fixed\n",
-                static_cast<long long>(runs_), static_cast<long long>(requests_), static_cast<long long>(different_),
-                least_, most_);
+    std::printf("%lld runs, %lld answers, %lld differ\n", static_cast<long long>(runs_),
+                static_cast<long long>(requests_), static_cast<long long>(different_));
+    if (least_ <= most_) std::printf("tokens a step from %.2f to %.2f where the policy is fixed\n", least_, most_);
   }
 
  private:
