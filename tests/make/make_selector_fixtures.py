@@ -245,6 +245,7 @@ def select(config, w: Tensors, hidden, logits, last, mistake=""):
 
 def drafter_config(target, heads, kv_heads, head_dim, ffn, types, own, **more):
     t = json.loads((DATA / "targets" / target / "config.json").read_text())
+    t = t.get("text_config", t)
     return {"model_type": "qwen3", "hidden_size": t["hidden_size"],
             "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
             "intermediate_size": ffn, "vocab_size": t["vocab_size"], "num_hidden_layers": len(types),
@@ -310,8 +311,8 @@ DRAFTERS = {
         {"mask_token_id": 130, "target_layer_ids": [1], "block_size": 9, "draft_vocab_size": 45, "markov_rank": 5,
          "markov_head_type": "rnn", "enable_confidence_head": False, "confidence_head_with_markov": True},
         is_causal=False), True, in_speculators_format),
-    "markov_gemma": ("gemma4_same_kv", drafter_config(
-        "gemma4_same_kv", 4, 2, 16, 40, ["full_attention", "sliding_attention", "full_attention"],
+    "markov_gemma": ("gemma4_unified", drafter_config(
+        "gemma4_unified", 4, 2, 16, 40, ["full_attention", "sliding_attention", "full_attention"],
         {"mask_token_id": 4, "target_layer_ids": [2, 0], "block_size": 6, "markov_rank": 6, "markov_head_type": "vanilla",
          "enable_confidence_head": True, "confidence_head_with_markov": False, "final_logit_softcapping": 4.0},
         is_causal=False, global_head_dim=32, num_global_key_value_heads=1), True, gemma),
@@ -396,7 +397,7 @@ def make_drafter(seed, name):
     own, vocab = config["dflash_config"], config["vocab_size"]
     weights = read_tensors(DATA / "targets" / target_name / "model.safetensors")
     made = read_tensors(DATA / "targets" / target_name / "expected" / "model.safetensors")
-    embeddings = weights["model.embed_tokens.weight"]
+    embeddings = next(t for n, t in weights.items() if n.endswith("embed_tokens.weight"))
     random = np.random.default_rng(seed)
     stored = random_tensors(config, random)
     if halves:
