@@ -450,8 +450,8 @@ TEST(QuantisedInvariance, OnSeveralRanksToo) {
   EXPECT_GT(divided, 0);
 }
 
-// How drafters of random weights run: as many requests at once as they were trained for, with preemptions and without,
-// or the whole matrix.
+// How drafters of random weights run: blocks as they were trained for, with room for all requests and without, or the
+// whole matrix.
 std::vector<Configuration> drafter_configurations() {
   if (full_matrix()) return {configurations().begin(), configurations().begin() + 8};
   constexpr VerifyPolicy kFull = {VerifyPolicy::Kind::kFull};
