@@ -14,7 +14,7 @@ using families::ConfigFields;
 // Tokens of a pass: published figures are best for two to four, and each costs a pass of the head and the output head.
 constexpr int32_t kProposals = 3;
 
-// What config.json says of the head; key: its number of layers. Qwen3-Next's says nothing.
+// Checks what config.json says of the head; key: its number of layers. Qwen3-Next's says nothing.
 Status read_head_fields(const std::string& dir, const char* key) {
   VOLLEY_ASSIGN(const nlohmann::json json, families::read_json_file(dir + "/config.json"));
   const ConfigFields root(json, dir + "/config.json");
