@@ -62,7 +62,8 @@ EngineOptions pocket_options() {
   EngineOptions options;
   options.device = kTestDevice;
   options.model_dir = "models/pocket";
-  options.draft_dir = "models/pocket-dflash";
+  const char* drafter = std::getenv("VOLLEY_TEST_DRAFTER");
+  options.draft_dir = drafter != nullptr ? drafter : "models/pocket-dflash";
   options.verify.kind = VerifyPolicy::Kind::kFull;
   options.cost_cache_dir = CostFolder::path().string();
   options.grammar_mask_timeout_ms = 3'600'000;  // a slow machine is no failure

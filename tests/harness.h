@@ -25,9 +25,9 @@ bool has_room_for(int ranks);
 // VOLLEY_TEST_MATRIX=full: matrices of tests run whole instead of the part that fits into a suite.
 bool full_matrix();
 
-// The embedded default models, from the source tree's root (tests run there). Steps verify whole blocks, so that how a
-// text falls into steps does not depend on time; with VerifyPolicy::Kind::kAuto instead, engines of equal sizes measure
-// the costs of steps once for all tests of a program.
+// The embedded default models, from the source tree's root (tests run there); VOLLEY_TEST_DRAFTER: another drafter's
+// folder. Steps verify whole blocks, so that how a text falls into steps does not depend on time; with
+// VerifyPolicy::Kind::kAuto instead, engines of equal sizes measure the costs of steps once for all tests of a program.
 EngineOptions pocket_options();
 
 // Options of a row of a matrix of configurations, which has these fields.

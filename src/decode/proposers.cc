@@ -34,6 +34,9 @@ constexpr Kind kKinds[] = {
     {"Qwen3_5ForConditionalGeneration", "", mtp::read_proposer},
     {"Qwen3_5MoeForCausalLM", "", mtp::read_proposer},
     {"Qwen3_5MoeForConditionalGeneration", "", mtp::read_proposer},
+    {"Glm4MoeForCausalLM", "", mtp::read_proposer},
+    {"Glm4MoeLiteForCausalLM", "", mtp::read_proposer},
+    {"DeepseekV3ForCausalLM", "", mtp::read_proposer},
 };
 
 // Kinds that are known and not built, by a part of what files call them, in small letters.

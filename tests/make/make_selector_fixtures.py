@@ -70,10 +70,11 @@ def rms_norm(x, weight, eps):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
 
 
-def rotate(x, positions, theta):
-    """x: [rows, heads, head_dim]; angles in float32, as transformers computes them."""
+def rotate(x, positions, theta, part=1.0):
+    """x: [rows, heads, head_dim]; angles in float32, as transformers computes them. part: of a head's pairs that turn."""
     dim = x.shape[-1]
     frequencies = (1 / np.float32(theta) ** (np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))).astype(np.float32)
+    frequencies[int(part * dim / 2) :] = 0
     angle = np.asarray(positions, np.float32)[:, None] * frequencies
     cos, sin = (np.tile(f(angle), 2).astype(np.float64)[:, None] for f in (np.cos, np.sin))
     first, second = np.split(x, 2, axis=-1)
@@ -101,14 +102,29 @@ def visible(config, layer, context, block):
     return mask
 
 
+def is_gemma(config):
+    """Whether the layers are Gemma 4's: norms on both sides, a normed V, gelu, wide heads in full layers, a factor."""
+    return "global_head_dim" in config
+
+
+def head_shape(config, layer):
+    """KV heads and the width of a head."""
+    wide = is_gemma(config) and config["layer_types"][layer] == "full_attention"
+    return (config["num_global_key_value_heads"], config["global_head_dim"]) if wide else (
+        config["num_key_value_heads"], config["head_dim"])
+
+
 def draft_hidden(config, w: Tensors, features, block, mistake=""):
     """Final hidden states [block, hidden]. block: embeddings of its tokens, scaled. mistake: one that others made."""
-    own, eps, dim = config["dflash_config"], config["rms_norm_eps"], config["head_dim"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    own, eps, gemma = config["dflash_config"], config["rms_norm_eps"], is_gemma(config)
+    heads = config["num_attention_heads"]
     x, context, rows = block, len(features), len(block)
     taps = own.get("conv_kernel_size", 0)
     known = rms_norm(features @ w["fc.weight"].T, w["hidden_norm.weight"], eps)
     for layer in range(config["num_hidden_layers"]):
+        kv_heads, dim = head_shape(config, layer)
+        wide = dim == config.get("global_head_dim")
+
         def p(name):
             return w[f"layers.{layer}.{name}"]
 
@@ -119,6 +135,9 @@ def draft_hidden(config, w: Tensors, features, block, mistake=""):
 
         def around(name, h):
             """What a sublayer reads instead of h, and what becomes of its output."""
+            if gemma:
+                after = {"attention_conv": "post_attention_layernorm", "mlp_conv": "post_feedforward_layernorm"}[name]
+                return h, lambda a: rms_norm(a, p(f"{after}.weight"), eps)
             if taps == 0:
                 return h, lambda a: a
             base, own_part = kernels(name, h)
@@ -130,20 +149,25 @@ def draft_hidden(config, w: Tensors, features, block, mistake=""):
             source[context] += p("attention_conv.base_kernel")[0, 1] * known[-1]
         q = (h @ p("self_attn.q_proj.weight").T).reshape(-1, heads, dim)
         k = (source @ p("self_attn.k_proj.weight").T).reshape(-1, kv_heads, dim)
-        v = (source @ p("self_attn.v_proj.weight").T).reshape(-1, kv_heads, dim)
-        positions, theta = np.arange(context + rows), config["rope_theta"]
-        q = rotate(rms_norm(q, p("self_attn.q_norm.weight"), eps), positions[context:], theta)
-        k = rotate(rms_norm(k, p("self_attn.k_norm.weight"), eps), positions, theta)
+        v = k if wide else (source @ p("self_attn.v_proj.weight").T).reshape(-1, kv_heads, dim)
+        v = rms_norm(v, 1, eps) if gemma else v
+        positions, turns = np.arange(context + rows), (1e6, 0.25) if wide else (config["rope_theta"],)
+        q = rotate(rms_norm(q, p("self_attn.q_norm.weight"), eps), positions[context:], *turns)
+        k = rotate(rms_norm(k, p("self_attn.k_norm.weight"), eps), positions, *turns)
         k, v = (np.repeat(t, heads // kv_heads, axis=1) for t in (k, v))
-        scores = np.einsum("qhd,khd->hqk", q, k) * dim**-0.5
+        scores = np.einsum("qhd,khd->hqk", q, k) * (1 if gemma else dim**-0.5)
         scores = np.where(visible(config, layer, context, rows), scores, -np.inf)
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
         a = np.einsum("hqk,khd->qhd", shares, v).reshape(rows, -1) @ p("self_attn.o_proj.weight").T
         x = x + end(a)
-        h, end = around("mlp_conv", rms_norm(x, p("post_attention_layernorm.weight"), eps))
+        before = "pre_feedforward_layernorm" if gemma else "post_attention_layernorm"
+        h, end = around("mlp_conv", rms_norm(x, p(f"{before}.weight"), eps))
         gate, up = h @ p("mlp.gate_proj.weight").T, h @ p("mlp.up_proj.weight").T
-        x = x + end((gate * sigmoid(gate) * up) @ p("mlp.down_proj.weight").T)
+        # gelu's form with tanh is gate * sigmoid(2 * …), too.
+        slope = 2 * math.sqrt(2 / math.pi) * (1 + 0.044715 * gate**2) if gemma else 1
+        x = x + end((gate * sigmoid(slope * gate) * up) @ p("mlp.down_proj.weight").T)
+        x = x * p("layer_scalar") if gemma else x
     return rms_norm(x, w["norm.weight"], eps)
 
 
@@ -221,6 +245,7 @@ def select(config, w: Tensors, hidden, logits, last, mistake=""):
 
 def drafter_config(target, heads, kv_heads, head_dim, ffn, types, own, **more):
     t = json.loads((DATA / "targets" / target / "config.json").read_text())
+    t = t.get("text_config", t)
     return {"model_type": "qwen3", "hidden_size": t["hidden_size"],
             "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
             "intermediate_size": ffn, "vocab_size": t["vocab_size"], "num_hidden_layers": len(types),
@@ -248,6 +273,13 @@ def flat(config):
     return {"architectures": ["Qwen3DSparkModel"], "num_anchors": 512,
             **{k: v for k, v in config.items() if k not in ("architectures", "dflash_config")},
             **{k: v for k, v in config["dflash_config"].items() if k != "projector_type"}}
+
+
+def gemma(config):
+    """DeepSpec's for Gemma 4: its target's fields in Gemma's words."""
+    others = ("hidden_act", "rope_theta", "use_sliding_window")
+    return {**{k: v for k, v in flat(config).items() if k not in others}, "architectures": ["Gemma4DSparkModel"],
+            "model_type": "gemma4_unified_text", "hidden_activation": "gelu_pytorch_tanh", "attention_k_eq_v": True}
 
 
 def as_it_is(config):
@@ -279,6 +311,11 @@ DRAFTERS = {
         {"mask_token_id": 130, "target_layer_ids": [1], "block_size": 9, "draft_vocab_size": 45, "markov_rank": 5,
          "markov_head_type": "rnn", "enable_confidence_head": False, "confidence_head_with_markov": True},
         is_causal=False), True, in_speculators_format),
+    "markov_gemma": ("gemma4_unified", drafter_config(
+        "gemma4_unified", 4, 2, 16, 40, ["full_attention", "sliding_attention", "full_attention"],
+        {"mask_token_id": 4, "target_layer_ids": [2, 0], "block_size": 6, "markov_rank": 6, "markov_head_type": "vanilla",
+         "enable_confidence_head": True, "confidence_head_with_markov": False, "final_logit_softcapping": 4.0},
+        is_causal=False, global_head_dim=32, num_global_key_value_heads=1), True, gemma),
 }
 ARCHITECTURES = {"selector": "DFlash2DraftModel", "markov": "DSparkDraftModel"}
 
@@ -305,9 +342,7 @@ def head_tensors(config, random, matrix) -> Tensors:
 
 
 def random_tensors(config, random) -> Tensors:
-    own, hidden = config["dflash_config"], config["hidden_size"]
-    dim, ffn, vocab = config["head_dim"], config["intermediate_size"], config["vocab_size"]
-    q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    own, hidden, ffn = config["dflash_config"], config["hidden_size"], config["intermediate_size"]
     taps, groups = own.get("conv_kernel_size", 0), hidden // own.get("conv_group_size", 1)
     wide = len(own["target_layer_ids"]) * hidden
 
@@ -322,12 +357,20 @@ def random_tensors(config, random) -> Tensors:
     if known := own.get("draft_vocab_size"):
         tensors["lm_head.weight"] = 3 * matrix(known, hidden)
     for layer in range(config["num_hidden_layers"]):
+        kv_heads, dim = head_shape(config, layer)
+        q, kv = config["num_attention_heads"] * dim, kv_heads * dim
         own_tensors = {"input_layernorm.weight": norm(hidden), "post_attention_layernorm.weight": norm(hidden),
                        "self_attn.q_proj.weight": matrix(q, hidden), "self_attn.k_proj.weight": matrix(kv, hidden),
                        "self_attn.v_proj.weight": matrix(kv, hidden), "self_attn.o_proj.weight": matrix(hidden, q),
                        "self_attn.q_norm.weight": norm(dim), "self_attn.k_norm.weight": norm(dim),
                        "mlp.gate_proj.weight": matrix(ffn, hidden), "mlp.up_proj.weight": matrix(ffn, hidden),
                        "mlp.down_proj.weight": matrix(hidden, ffn)}
+        if is_gemma(config):
+            own_tensors |= {f"{side}_feedforward_layernorm.weight": norm(hidden) for side in ("pre", "post")}
+            own_tensors["layer_scalar"] = norm(1)
+            own_tensors["self_attn.q_norm.weight"] *= dim**-0.5  # as training does where scores have no factor
+            if dim == config["global_head_dim"]:
+                del own_tensors["self_attn.v_proj.weight"]
         for conv in ("attention_conv", "mlp_conv") if taps else ():  # a row's own tap is near one, as training leaves it
             base = 0.3 * random.standard_normal((2, taps, hidden))
             base[:, 0] += 1
@@ -354,7 +397,7 @@ def make_drafter(seed, name):
     own, vocab = config["dflash_config"], config["vocab_size"]
     weights = read_tensors(DATA / "targets" / target_name / "model.safetensors")
     made = read_tensors(DATA / "targets" / target_name / "expected" / "model.safetensors")
-    embeddings = weights["model.embed_tokens.weight"]
+    embeddings = next(t for n, t in weights.items() if n.endswith("embed_tokens.weight"))
     random = np.random.default_rng(seed)
     stored = random_tensors(config, random)
     if halves:
@@ -377,7 +420,8 @@ def make_drafter(seed, name):
 
     def block_of(context, last):
         block = np.array([last] + [own["mask_token_id"]] * (own["block_size"] - 1))
-        rows = own.get("input_embedding_scale", 1) * embeddings[block].astype(np.float64)
+        scale = config["hidden_size"] ** 0.5 if is_gemma(config) else own.get("input_embedding_scale", 1)
+        rows = scale * embeddings[block].astype(np.float64)
         hidden = draft_hidden(config, w, features[:context].astype(np.float64), rows)
         logits = draft_logits(config, hidden, head)
         return block, rows, hidden, logits, *select(config, w, hidden, logits, last)

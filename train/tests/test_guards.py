@@ -9,7 +9,7 @@ from volley_train import guards
 from volley_train.blocks import Layout, Rows, block_rule, draft, features_of, pick_anchors
 from volley_train.data import grams, held_grams, pack
 from volley_train.decoding import Decoder, Prompt, loop_start
-from volley_train.judge import noise_of_choice, walk
+from volley_train.judge import BEYOND, noise_of_choice, walk
 from volley_train.losses import distillation, dpace
 from volley_train.targets import Bundle
 from volley_train.training import load_drafter
@@ -151,9 +151,12 @@ def test_noise_of_a_choice_makes_it_and_walks_count_steps():
     logits = torch.randn(2000, 5)
     chosen = torch.randint(5, (2000,))
     assert torch.equal((logits + noise_of_choice(logits, chosen)).argmax(-1), chosen)
-    hits = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 0, 1], [1, 1, 1], [0, 0, 0]]).numpy().astype(bool)
-    assert walk(hits, 4) == [3, 2]
-    assert walk(hits, 2) == [2, 2, 1]
+    ranks = torch.tensor([[0, 0, 1], [2, 5, 3], [0, 2, 0], [0, 0, BEYOND], [0, BEYOND, BEYOND]]).numpy()
+    assert walk(ranks, 4) == ([3, 2], [(1, BEYOND)])
+    assert walk(ranks, 4, leaves=1) == ([4, 1], [(1, BEYOND)])
+    assert walk(ranks, 3) == ([3, 2], [])
+    assert walk(ranks[2:], 4, leaves=1) == ([2, 1], [(2, 0)])
+    assert walk(ranks[2:], 4, leaves=2) == ([3], [(2, 0)])
     assert loop_start([7, 8, 1, 2, 3, 1, 2, 3, 1, 2, 3]) == 5
 
 

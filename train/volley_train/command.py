@@ -243,10 +243,12 @@ class Run:
         which = list(range(len(held)))[:a.judged or None]
         sizes = sorted({b for b in (4, 5, 6, 8, 12, 16) if b <= a.block})
         self.bundle.model.layer = lambda layer, *inputs: layer(*inputs)
-        found = judge(self.bundle.model, drafter, held, which, a.row, a.batch, a.draft_rows, sizes, False)
+        found, trees = judge(self.bundle.model, drafter, held, which, a.row, a.batch, a.draft_rows, sizes, False)
         path.write_text(json.dumps(found, indent=1) + "\n")
         for name, by_block in found.items():
             self.log({"tokens a step": name, **by_block})
+        for name, facts in trees.items():
+            self.log({"leaves": name, **facts})
         self.log({"stage": "judged", "seconds": round(time.time() - began, 1)})
 
 

@@ -1,7 +1,7 @@
-// The target's own multi-token-prediction head as a drafter (Qwen3-Next, Qwen3.5): a layer of full attention that reads
-// the embedding of a token beside the target's final hidden state before it, and predicts the token after. It is run
-// again on its own output for each further token. Its tensors are the target's files' "mtp."; embedding and output head
-// are the target's. docs/dflash.md has the formula.
+// The target's own multi-token-prediction head as a drafter (Qwen3-Next, Qwen3.5, GLM-4.5, DeepSeek-V3): a layer of
+// full or latent attention that reads the embedding of a token beside the target's final hidden state before it, and
+// predicts the token after. It is run again on its own output for each further token. Its tensors are the target's
+// files' "mtp.", or their last layer; embedding and output head are the target's. docs/dflash.md has the formula.
 #pragma once
 
 #include "decode/proposer_spec.h"

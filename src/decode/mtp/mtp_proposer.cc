@@ -3,6 +3,7 @@
 #include "model/shard.h"
 #include "ops/chain/chain.h"
 #include "ops/embedding/embedding.h"
+#include "ops/latent/latent.h"
 #include "ops/logits/logits.h"
 
 namespace volley::decode::mtp {
@@ -37,7 +38,7 @@ class MtpProposer final : public Proposer {
   const std::vector<int32_t> feature_layers_;
   std::unique_ptr<model::Network> body_;
   ops::LinearWeight fc_, injection_;
-  model::Vector embedding_norm_, hidden_norm_, input_norm_, k_norm_;
+  model::Vector embedding_norm_, hidden_norm_, input_norm_, k_norm_, kv_bias_;
   Buffer carried_, carried_positions_;
   ops::HiddenCarry carry_;
   int64_t packed_bytes_ = 0;
@@ -55,7 +56,8 @@ Status MtpProposer::load(const ProposerLoad& load, const ProposerFacts& facts) {
   VOLLEY_ASSIGN(body_, model::Network::load(loader, load.checkpoint, model::shard_of(facts.decoder, rank, ranks),
                                             load.numerics, load.positions, load.group));
   VOLLEY_ASSIGN(injection_, loader.linear("injection.kv"));
-  VOLLEY_ASSIGN(k_norm_, loader.vector("injection.k_norm"));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.kv_bias", kv_bias_));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.k_norm", k_norm_));
   VOLLEY_ASSIGN(input_norm_, loader.vector("injection.input_norm"));
   packed_bytes_ = loader.packed_bytes();
 
@@ -155,13 +157,26 @@ void MtpProposer::commit(Stream& stream, const ops::Rows& rows, TensorView featu
   ops::rms_norm(stream, x, input_norm_.view, decoder.norm_eps, {}, normed);
   const TensorView kv = scratch.take(DType::kF32, {rows.rows, injection_.n});
   ops::linear(stream, injection_, normed, kv, {}, scratch);
+  const ops::RowView& view = rows.views[ops::kWholeView];
+  if (const model::Latent* latent = decoder.latent(0)) {
+    ops::LatentWrite write;
+    write.row = kv;
+    write.norm = k_norm_.view;
+    write.eps = latent->norm_eps;
+    write.rope = body_->rope(latent->rope);
+    write.q = TensorView(nullptr, DType::kF32, {rows.rows, 0, latent->shape.query()});  // no heads: nobody asks
+    write.q_out = TensorView(nullptr, ops::attention_dtype(kv_[0].dtype), {rows.rows, 0, kv_[0].head_dim});
+    write.kv = kv_[0];
+    return ops::write_latent(stream, rows, view, write);
+  }
   ops::QkvWrite write;
   write.qkv = kv;
+  write.bias = kv_bias_.view;
   write.k_norm = k_norm_.view;
   write.eps = decoder.norm_eps;
   write.rope = body_->rope(decoder.attention(0)->rope);
   write.kv = kv_[0];
-  ops::write_qkv(stream, rows, rows.views[ops::kWholeView], write);
+  ops::write_qkv(stream, rows, view, write);
 }
 
 }  // namespace

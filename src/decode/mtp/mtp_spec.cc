@@ -14,21 +14,35 @@ using families::ConfigFields;
 // Tokens of a pass: published figures are best for two to four, and each costs a pass of the head and the output head.
 constexpr int32_t kProposals = 3;
 
-// What config.json says of the head. Qwen3-Next's says nothing.
-Status read_head_fields(const std::string& dir) {
+// Checks what config.json says of the head; key: its number of layers. Qwen3-Next's says nothing.
+Status read_head_fields(const std::string& dir, const char* key) {
   VOLLEY_ASSIGN(const nlohmann::json json, families::read_json_file(dir + "/config.json"));
   const ConfigFields root(json, dir + "/config.json");
   VOLLEY_ASSIGN(const std::optional<ConfigFields> text, root.object("text_config"));
   const ConfigFields& config = text ? *text : root;
-  VOLLEY_ASSIGN(const int32_t layers, config.integer("mtp_num_hidden_layers", 0, INT32_MAX, 1));
-  if (layers == 0) return config.wrong("mtp_num_hidden_layers", "is 0: this model has no MTP head to draft with");
+  VOLLEY_ASSIGN(const int32_t layers, config.integer(key, 0, INT32_MAX, 1));
+  if (layers == 0) return config.wrong(key, "is 0: this model has no MTP head to draft with");
   if (layers > 1) {
-    return config.unbuilt("mtp_num_hidden_layers",
-                          "is " + std::to_string(layers) + "; built is a head of one layer, which is run again");
+    return config.unbuilt(key, "is " + std::to_string(layers) + "; built is a head of one layer, which is run again");
   }
   VOLLEY_ASSIGN(const bool own, config.boolean("mtp_use_dedicated_embeddings", false));
   if (own) return config.unbuilt("mtp_use_dedicated_embeddings", "is true, which is not built");
   return {};
+}
+
+// Where a target's files have the head as one layer more, it has these names in that layer, and copies of the target's
+// embedding and output head.
+void name_as_layer(const std::string& layer, weights::NameRules& names) {
+  names.aliases = {{"mtp.fc.", layer + "eh_proj."},
+                   {"mtp.pre_fc_norm_embedding.", layer + "enorm."},
+                   {"mtp.pre_fc_norm_hidden.", layer + "hnorm."},
+                   {"mtp.norm.", layer + "shared_head.norm."},
+                   {"mtp.layers.0.", layer}};
+  names.copies = {"mtp.layers.0.embed_tokens.weight", "mtp.layers.0.shared_head.head.weight"};
+  names.skipped = {};
+  for (const char* other : {"layers.", "embed_tokens.", "norm.", "lm_head."}) {
+    names.skipped.push_back({other, "the target"});
+  }
 }
 
 // The head's tensors. K and V of known tokens need no more of its layer than their projections, which are one product.
@@ -47,16 +61,20 @@ std::vector<model::Param> head_params(const model::Decoder& decoder) {
   for (model::Param& param : body) {
     for (model::Param::Part& part : param.parts) part.name = "mtp." + part.name;
   }
-  const auto again = [&](const char* of, const char* role) {
-    model::Param copy = *std::ranges::find(body, std::string("layers.0.") + of, &model::Param::role);
+  std::vector<model::Param> injection;
+  for (const auto& [of, role] : {std::pair{"qkv", "injection.kv"},
+                                 {"qkv_bias", "injection.kv_bias"},
+                                 {"kv_a", "injection.kv"},
+                                 {"k_norm", "injection.k_norm"},
+                                 {"kv_a_norm", "injection.k_norm"},
+                                 {"input_norm", "injection.input_norm"}}) {
+    const auto own = std::ranges::find(body, std::string("layers.0.") + of, &model::Param::role);
+    if (own == body.end()) continue;
+    model::Param& copy = injection.emplace_back(*own);
     copy.role = role;
     copy.again = true;
-    return copy;
-  };
-  model::Param kv = again("qkv", "injection.kv");
-  kv.parts = {kv.parts[1], kv.parts[2]};
-  std::vector<model::Param> injection = {std::move(kv), again("k_norm", "injection.k_norm"),
-                                         again("input_norm", "injection.input_norm")};
+    if (copy.parts.size() > 1) copy.parts = {copy.parts[1], copy.parts[2]};  // of q, k, v and a gate
+  }
   model::append(list, std::move(body));
   model::append(list, std::move(injection));
   return list;
@@ -90,14 +108,20 @@ class MtpSpec final : public ProposerSpec {
 }  // namespace
 
 Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir) {
-  VOLLEY_RETURN_IF_ERROR(read_head_fields(dir));
   VOLLEY_ASSIGN(families::TargetConfig target, families::read_target(dir));
+  // A target leaves the head out by the beginning of its tensors' names.
+  const auto head =
+      std::ranges::find(target.names.skipped, "multi-token prediction", &weights::NameRules::Skipped::what);
+  VOLLEY_CHECK(head != target.names.skipped.end());
+  const std::string begins = head->begins;
+  const bool as_layer = begins != "mtp.";
+  VOLLEY_RETURN_IF_ERROR(read_head_fields(dir, as_layer ? "num_nextn_predict_layers" : "mtp_num_hidden_layers"));
   const auto layers = static_cast<int32_t>(target.decoder.layers.size());
   ProposerFacts facts;
   facts.architecture = target.architecture + " (MTP)";
   facts.decoder = target.decoder;
   const auto full = std::ranges::find_if(target.decoder.layers, [](const model::Layer& layer) {
-    return std::holds_alternative<model::Attention>(layer.mixer);
+    return !std::holds_alternative<model::GatedDelta>(layer.mixer);
   });
   VOLLEY_CHECK(full != target.decoder.layers.end());
   facts.decoder.layers = {{full->mixer, target.decoder.layers.back().ffn}};
@@ -106,6 +130,10 @@ Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir
   facts.borrows_head = true;
   facts.params = head_params(facts.decoder);
   facts.names = std::move(target.names);
+  if (as_layer) {
+    name_as_layer(begins, facts.names);
+    return std::shared_ptr<const ProposerSpec>(std::make_shared<MtpSpec>(std::move(facts), layers));
+  }
   facts.names.prefixes = {""};
   facts.names.aliases.clear();
   facts.names.skipped = {{"model.", "the target"}, {"lm_head.", "the target"}};

@@ -11,6 +11,7 @@
 #include "families/fields.h"
 #include "weights/checkpoint.h"
 #include "weights/coded_files_for_test.h"
+#include "weights/fixtures_for_test.h"
 
 namespace volley::decode::mtp {
 namespace {
@@ -149,7 +150,7 @@ class HeadFixture {
 };
 
 TEST(MtpHead, DraftsWhatTheReferenceDoes) {
-  for (const char* name : {"hybrid_tied", "hybrid_experts", "next_experts"}) {
+  for (const std::string& name : weights::folders("mtp")) {
     for (const int32_t context : {1, 9, kPrompt}) {
       for (const int32_t chunk : {kPrompt, 7, 1}) {
         HeadFixture head(name);
@@ -164,7 +165,7 @@ TEST(MtpHead, DraftsWhatTheReferenceDoes) {
 }
 
 TEST(MtpHead, DraftsTheReferencesOtherBlocks) {
-  for (const char* name : {"hybrid_tied", "hybrid_experts", "next_experts"}) {
+  for (const std::string& name : weights::folders("mtp")) {
     HeadFixture head(name);
     const std::vector<float> blocks = head.blocks();
     int32_t known = 0;
