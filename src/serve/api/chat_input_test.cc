@@ -145,9 +145,9 @@ TEST_F(ChatInputTest, RefusalsNameThePart) {
   cut["truncate_prompt_tokens"] = 5;
   assistant["messages"][0]["role"] = "assistant";
   const std::tuple<const char*, json, const char*> cases[] = {
-      {kChatPath, chat({text("A"), url}), "messages[0].content[1] names a picture elsewhere"},
+      {kChatPath, chat({text("A"), url}), "messages[0].content[1]: the picture is elsewhere, and none is fetched here"},
       {kResponses, items({{{"type", "input_image"}, {"file_id", "file-1"}}}),
-       "input[0].content[0] must hold a picture's bytes"},
+       "input[0].content[0]: this server keeps no files (--files-dir)"},
       {kMessages, blocks({nothing}), "messages[0].content[0] must hold a picture's bytes"},
       {kMessages, blocks({block("!!!!")}), "messages[0].content[0] must hold the picture's bytes in Base64"},
       {kChatPath, chat({chat_part("AAAA")}), "messages[0].content[0]: the picture is no file of a test."},
