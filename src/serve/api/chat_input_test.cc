@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include "base/temp_folder_for_test.h"
 #include "serve/api/api_for_test.h"
+#include "serve/files/file_store.h"
 
 namespace volley::serve {
 namespace {
@@ -123,6 +125,43 @@ TEST_F(ChatInputTest, AKeptResponseKeepsItsPictures) {
   const json content = answer(get).body().at("data").at(0).at("content");
   EXPECT_EQ(content.at(0).at("image_url"), data_url(kWide));
   EXPECT_EQ(content.at(1), text("What?", "input_text"));
+}
+
+// By URL, from who fetches them for the server; and by the id of a file.
+TEST_F(ChatInputTest, PicturesAreReadElsewhere) {
+  std::vector<std::string> asked;
+  ServerOptions options = make_options();
+  options.fetch_picture = [&](const std::string& url, size_t most, const std::atomic<bool>*) -> Result<std::string> {
+    asked.push_back(url);
+    EXPECT_LE(most, size_t{20} << 20);
+    if (url.ends_with("gone.png")) return invalid_argument("it is gone");
+    return std::string("64x32");
+  };
+  const TempFolder folder;
+  options.file_store = *FileStore::open(folder.path(), {});
+  auto writer = std::get<0>(options.file_store->begin(""));
+  EXPECT_FALSE(writer->append("32x32"));
+  const StoredFile kept = std::get<StoredFile>(writer->keep({.filename = "a.png", .purpose = "vision"}));
+  Api api(engine_, options);
+  const json file = {{"type", "input_image"}, {"file_id", kept.id}};
+  const json url = {{"type", "input_image"}, {"image_url", "https://pictures.test/a.png"}};
+  const json first = ask(api, kResponses, items({url, file}));
+  EXPECT_EQ(pictures(), "64x32 32x32 ");
+  const std::string path = std::string(kResponses) + "/" + first.at("id").get<std::string>() + "/input_items";
+  const json shown = answer(api, get(path)).body().at("data").at(0).at("content");
+  EXPECT_EQ(shown.at(0).at("image_url"), "https://pictures.test/a.png");
+  EXPECT_EQ(shown.at(1).at("file_id"), kept.id);
+  const json source = {{"type", "image"}, {"source", {{"type", "url"}, {"url", "https://pictures.test/b.png"}}}};
+  ask(api, kMessages, blocks({source}));
+  EXPECT_EQ(asked.back(), "https://pictures.test/b.png");
+  const auto refused = [&](const json& part) {
+    return answer(api, post(kResponses, items({part}).dump())).response->body;
+  };
+  json gone = url, unknown = file;
+  gone["image_url"] = "https://pictures.test/gone.png";
+  unknown["file_id"] = "file-none";
+  EXPECT_THAT(refused(gone), HasSubstr("input[0].content[0]: it is gone."));
+  EXPECT_THAT(refused(unknown), HasSubstr("there is no file"));
 }
 
 // Python and lines of files make prompts without a server.
