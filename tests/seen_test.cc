@@ -303,11 +303,12 @@ TEST_P(SeenInvariance, PicturesAreComputedTheSameHoweverTheyAreCut) {
   options.prefix_cache = false;
   const auto plain = run_all(*make_engine(options), requests, 1);
   EXPECT_NE(plain[0].tokens, plain[2].tokens);
-  GenerateRequest other = requests[0];
-  std::vector<uint8_t> changed = *other.pictures[1].rgb;
+  std::vector<GenerateRequest> others = {requests[0], requests[1]};
+  std::vector<uint8_t> changed = *others[0].pictures[1].rgb;
   for (uint8_t& byte : changed) byte ^= 0x80;
-  other.pictures[1].rgb = std::make_shared<std::vector<uint8_t>>(std::move(changed));
-  EXPECT_NE(run_all(*make_engine(options), {other}, 1)[0].tokens, plain[0].tokens) << "the pictures show";
+  for (GenerateRequest& other : others) other.pictures[1].rgb = std::make_shared<std::vector<uint8_t>>(changed);
+  const auto seen = run_all(*make_engine(options), others, 1);
+  EXPECT_TRUE(seen[0].tokens != plain[0].tokens || seen[1].tokens != plain[1].tokens) << "the pictures show";
   expect_invisible(model, requests, plain);
 }
 
