@@ -51,8 +51,14 @@ ReadNamed Api::read_named(const Call& call) const {
       return invalid_argument("this server keeps no files (--files-dir): send the picture's bytes, as a data: URL");
     }
     const auto found = options_.file_store->find(line_owner ? *line_owner : owner_of(request), picture.url);
-    if (!found) return invalid_argument("there is no file " + in_quotes(picture.url.substr(0, 100)));
-    return read_file(options_.file_store->path(found->id), most);
+    auto bytes =
+        found ? read_file(options_.file_store->path(found->id), most) : Result<std::string>(invalid_argument(""));
+    if (bytes.ok()) return bytes;
+    // Another sentence than that of the disk, which names a path.
+    const std::string name = in_quotes(picture.url.substr(0, 100));
+    return invalid_argument(found && std::cmp_greater(found->bytes, most)
+                                ? "the file " + name + " has more bytes than the request's pictures may have"
+                                : "there is no file " + name);
   };
 }
 
