@@ -17,6 +17,10 @@ constexpr size_t kMaxPurpose = 64;
 constexpr std::string_view kPurposes[] = {"batch", "vision", "user_data"};
 constexpr size_t kMaxFilename = 255;
 
+ApiError other_purpose() {
+  return invalid_field("purpose", "\"purpose\" must be \"batch\", or of a picture \"vision\" or \"user_data\".");
+}
+
 }  // namespace
 
 std::string file_json(const StoredFile& file) {
@@ -73,15 +77,15 @@ MultipartReader::Verdict FileUpload::begin(const MultipartReader::Part& part) {
 
 MultipartReader::Verdict FileUpload::data(std::string_view bytes) {
   if (in_file_) return file_->append(bytes);
-  purpose_->append(bytes.substr(0, kMaxPurpose - purpose_->size()));
-  return std::nullopt;
+  purpose_->append(bytes.substr(0, kMaxPurpose));
+  return purpose_->size() < kMaxPurpose ? std::nullopt : std::optional(other_purpose());
 }
 
 std::optional<ApiError> FileUpload::missing() const {
   if (failure_) return failure_;
   if (auto error = reader_.finish()) return error;
   if (!purpose_ || std::ranges::find(kPurposes, *purpose_) == std::end(kPurposes)) {
-    return invalid_field("purpose", "\"purpose\" must be \"batch\", or of a picture \"vision\" or \"user_data\".");
+    return other_purpose();
   }
   if (!file_) return invalid_field("file", "The field \"file\" is missing.");
   return std::nullopt;
