@@ -163,8 +163,8 @@ BOMBS = {
     "a PNG of 16000 x 16000": png(16000, 16000, b""),
     "a PNG whose rows go on": png(8, 8, b"\0" * (256 << 20)),
     "a cut PNG": noise(1)[:200],
-    "a JPEG of 65535 x 65535": b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03\x01\x11\x00\x02\x11\x00\x03\x11\x00\xff\xd9",
-    "a GIF of 16384 x 3900": b"GIF89a\x00\x40\x3c\x0f\x80\x00\x00" + b"\0" * 6 + b",\0\0\0\0\x00\x40\x3c\x0f\0\x02\x01\x2c\0;",
+    "a JPEG of 65535 x 65535": bytes.fromhex("ffd8ffc0001108ffffffff03011100021100031100ffd9"),
+    "a GIF of 16384 x 3900": b"GIF89a" + bytes.fromhex("00403c0f8000000000000000002c0000000000403c0f0002012c003b"),
     "a GIF of 65535 x 65535": b"GIF89a\xff\xff\xff\xff\x80\x00\x00" + b"\0" * 6 + b";",
     "a WebP whose size lies": b"RIFF\xff\xff\xff\x7fWEBPVP8L\xff\xff\xff\x7f\x2f\xff\xff\xff\x0f" + b"\0" * 64,
 }
