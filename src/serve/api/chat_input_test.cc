@@ -127,7 +127,7 @@ TEST_F(ChatInputTest, AKeptResponseKeepsItsPictures) {
   EXPECT_EQ(content.at(1), text("What?", "input_text"));
 }
 
-// By URL, from who fetches them for the server; and by the id of a file.
+// The server fetches URLs by its function, and reads files by their ids from its store.
 TEST_F(ChatInputTest, PicturesAreReadElsewhere) {
   std::vector<std::string> asked;
   ServerOptions options = make_options();
