@@ -14,6 +14,7 @@
 
 #include "apps/api_keys.h"
 #include "apps/cli/text_defaults.h"
+#include "apps/client/picture_fetch.h"
 #include "apps/device_failure.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
@@ -99,6 +100,11 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   const size_t places = engine::most_places_alone(static_cast<size_t>(setup.options.max_queue));
   if (options.api_keys.size() != 1) options.max_choices = std::min(options.max_choices, static_cast<int>(places));
   open_log(command, options);
+  if (!command.image_hosts.empty()) {
+    options.fetch_picture = [hosts = PictureHosts{.hosts = command.image_hosts}](const auto&... wanted) {
+      return fetch_picture(hosts, wanted...);
+    };
+  }
   if (command.cache_events.enabled && !setup.options.prefix_cache) {
     return invalid_argument("--kv-events-config: without a prefix cache there are no events. Drop --no-prefix-cache.");
   }

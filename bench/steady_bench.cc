@@ -1,6 +1,7 @@
-// How steady streams are while long prompts arrive: the gaps between a stream's chunks without prompts, and with one
-// prompt a second at each target step time, and what the prompts get. Random weights and simulated acceptance: the
-// shapes alone matter. One JSON object a line on stdout.
+// How steady streams are while long prompts or pictures arrive: the gaps between a stream's chunks without prompts, and
+// with one prompt a second at each target step time, and what the prompts get. A picture's time begins with the bytes
+// of its file; a second turn sends them again. Random weights and simulated acceptance: the shapes alone matter. One
+// JSON object a line on stdout.
 #include <volley/engine.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +9,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
+#include <future>
+#include <iterator>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -20,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 using volley::Engine;
 
 struct Settings {
-  std::string model, draft, device = "auto";
+  std::string model, draft, device = "auto", picture;
   int streams = 32, stream_prompt = 128, prompts = 6, prompt_tokens = 32'000, threads = 0;
   double interval_s = 1, quiet_s = 5, acceptance = 0.8553;
   std::vector<int> targets = {0, 15, 25, 50, 100};
@@ -74,7 +78,10 @@ class Measurement {
     const Clock::time_point begin = Clock::now();
     const int64_t tokens_before = engine_.stats().generated_tokens;
     double waits = 0;
-    if (prompts) {
+    std::vector<double> first, second;
+    if (prompts && !settings_.picture.empty()) {
+      show_pictures(begin, first, second);
+    } else if (prompts) {
       waits = send_prompts(begin);
     } else {
       sleep(settings_.quiet_s);
@@ -94,7 +101,10 @@ class Measurement {
                            {"gap_p99_ms", at(0.99) * 1e3},
                            {"gap_max_ms", at(1) * 1e3},
                            {"tokens_per_s", tokens / elapsed}};
-    if (prompts) {
+    if (prompts && !first.empty()) {
+      line["first_turn_ms"] = first;
+      line["second_turn_ms"] = second;
+    } else if (prompts) {
       line["prompt_tokens_per_s"] = static_cast<double>(settings_.prompts) * settings_.prompt_tokens / elapsed;
       line["prompt_wait_mean_s"] = waits / settings_.prompts;
     }
@@ -107,8 +117,16 @@ class Measurement {
 
   volley::RequestId submit(int prompt, int max_tokens, volley::EventSink sink) {
     volley::GenerateRequest request;
+    add_text(request, prompt);
+    return submit(std::move(request), max_tokens, std::move(sink));
+  }
+
+  void add_text(volley::GenerateRequest& request, int tokens) {
     std::uniform_int_distribution<volley::TokenId> token(0, engine_.info().vocab_size - 1);
-    for (int i = 0; i < prompt; ++i) request.prompt.push_back(token(random_));
+    for (int i = 0; i < tokens; ++i) request.prompt.push_back(token(random_));
+  }
+
+  volley::RequestId submit(volley::GenerateRequest request, int max_tokens, volley::EventSink sink) {
     request.max_tokens = max_tokens;
     request.ignore_eos = true;
     request.sampling.temperature = 0;
@@ -142,8 +160,50 @@ class Measurement {
     return waits;
   }
 
+  // One every interval: a picture that no earlier one equals between texts, then a second turn about it. Milliseconds
+  // from the file's bytes to the token.
+  void show_pictures(Clock::time_point begin, std::vector<double>& first, std::vector<double>& second) {
+    std::ifstream in(settings_.picture, std::ios::binary);
+    const std::string file((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    for (int i = 0; i < settings_.prompts; ++i) {
+      std::this_thread::sleep_until(
+          begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(i * settings_.interval_s)));
+      volley::GenerateRequest talk;
+      add_text(talk, 32);
+      ++shown_;
+      for (std::vector<double>* times : {&first, &second}) {
+        const Clock::time_point sent = Clock::now();
+        auto picture = engine_.read_picture(file, true, nullptr);
+        if (!picture.ok()) {
+          std::fprintf(stderr, "%s: %s\n", settings_.picture.c_str(), picture.error().message.c_str());
+          std::exit(1);
+        }
+        std::vector<uint8_t> rgb = *picture->rgb;
+        for (int byte = 0; byte < 4; ++byte) rgb[static_cast<size_t>(byte)] = static_cast<uint8_t>(shown_ >> 8 * byte);
+        picture->rgb = std::make_shared<const std::vector<uint8_t>>(std::move(rgb));
+        picture->begin = 32;
+        const int side = engine_.info().pictures->token_side();
+        if (times == &first) {
+          talk.prompt.insert(talk.prompt.end(), static_cast<size_t>(picture->width / side * (picture->height / side)),
+                             engine_.info().pictures->token);
+        }
+        talk.pictures = {*picture};
+        add_text(talk, 32);
+        const auto answer = std::make_shared<std::promise<std::pair<Clock::time_point, volley::TokenId>>>();
+        submit(talk, 1, [answer, token = 0](const volley::Event& event) mutable {
+          if (!event.tokens.empty()) token = event.tokens.front();
+          if (event.finish) answer->set_value({Clock::now(), token});
+        });
+        const auto [at, said] = answer->get_future().get();
+        times->push_back(seconds(at - sent) * 1e3);
+        talk.prompt.push_back(said);
+      }
+    }
+  }
+
   Engine& engine_;
   const Settings& settings_;
+  uint32_t shown_ = 0;  // pictures
   std::mt19937 random_{7};
 };
 
@@ -158,6 +218,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", s.threads);
   app.add_option("--streams", s.streams);
   app.add_option("--prompts", s.prompts);
+  app.add_option("--picture", s.picture, "a file: prompts show it instead of long texts");
   app.add_option("--prompt-tokens", s.prompt_tokens);
   app.add_option("--interval", s.interval_s, "seconds between prompts");
   app.add_option("--quiet", s.quiet_s, "seconds without prompts");

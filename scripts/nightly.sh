@@ -13,7 +13,7 @@ part() {
   "$@" || failed+=("$*")
 }
 part make test
-for test in accuracy data_parallel family_invariance grammar invariance lifecycle; do
+for test in accuracy data_parallel family_invariance grammar invariance lifecycle seen; do
   part env VOLLEY_TEST_MATRIX=full "build/cpu/tests/${test}_test"
 done
 part scripts/run_client_tests.sh --long

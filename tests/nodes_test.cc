@@ -169,6 +169,30 @@ TEST(Nodes, KeepStatesAndDivideExperts) {
   expect_the_same(run_all(*two.engine, tiny_requests(), 4), expected, "together");
 }
 
+// Node 0's first rank computes them.
+TEST(Nodes, SeePictures) {
+  if (const std::string what = missing(2); !what.empty()) GTEST_SKIP() << what;
+  const auto seeing = [](int nodes) {
+    EngineOptions options = tiny_on_nodes("", 2, nodes);
+    options.model_dir = "tests/data/seen/qwen3_vl";
+    return options;
+  };
+  auto requests = tiny_requests();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    constexpr TokenId kToken = 7, kText = 11;
+    for (TokenId& token : requests[i].prompt) token += kText;
+    std::vector<uint8_t> rgb(size_t{3} * 24 * 16);
+    for (size_t at = 0; at < rgb.size(); ++at) rgb[at] = static_cast<uint8_t>(at * at * (i / 2 + 3));
+    std::fill_n(requests[i].prompt.begin() + 20, 6, kToken);
+    requests[i].pictures = {{20, 24, 16, std::make_shared<std::vector<uint8_t>>(std::move(rgb))}};
+  }
+  const auto alone = make_engine(seeing(1));
+  const auto expected = run_all(*alone, requests, 4);
+  const Cluster two(seeing(2));
+  expect_the_same(run_all(*two.engine, requests, 4), expected, "pictures");
+  EXPECT_EQ(two.engine->stats().pictures, 3);
+}
+
 constexpr const char* kPortVariable = "VOLLEY_TEST_NODES_PORT";
 
 EngineOptions with_process(int port) {

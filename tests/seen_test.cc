@@ -187,7 +187,11 @@ constexpr Row kRows[] = {
     {"block 8, chunks of 7, tight", 8, 0.8f, 8, 7, 16, true, true},
     {"block 4, alone, no cache", 4, 0.9f, 1, 512, 32, false, false},
     {"block 8, chunks of 3, tight, no cache", 8, 0.9f, 6, 3, 16, false, true},
+    {"block 6, chunks of 1", 6, 0.9f, 8, 1, 16, true, false},  // cut everywhere; from here on in full matrices
+    {"block 16, chunks of 2, tight", 16, 0.9f, 12, 2, 32, true, true},
+    {"chunks of 11, tight", 0, 0, 16, 11, 16, true, true},
 };
+constexpr size_t kRowsOfSuite = 5;
 
 // Each row of kRows against plain decoding of one request at a time; a row with a prefix cache runs twice.
 void expect_invisible(const std::string& model, const std::vector<GenerateRequest>& requests,
@@ -200,7 +204,7 @@ void expect_invisible(const std::string& model, const std::vector<GenerateReques
   }
   drafter.write("answers.jsonl", answers);
   int64_t preemptions = 0, accepted = 0, cached = 0;
-  for (const Row& row : kRows) {
+  for (const Row& row : std::span(kRows).first(full_matrix() ? std::size(kRows) : kRowsOfSuite)) {
     const nlohmann::json config = {
         {"architectures", {"ReplayDraftModel"}}, {"block_size", 16}, {"accuracy", row.accuracy}, {"salt", 7}};
     drafter.write("config.json", config.dump());
@@ -248,10 +252,13 @@ GenerateRequest random_prompt(std::mt19937& random, int32_t vocab, size_t i) {
   return request;
 }
 
-// Random pictures; some requests have a common beginning that ends where one of them has a picture.
-TEST(SeenInvariance, PicturesAreComputedTheSameHoweverTheyAreCut) {
-  const std::string model = folder_of("qwen3_vl");
-  constexpr int32_t kVocab = 90, kSide = 8, kText = 11;
+class SeenInvariance : public ::testing::TestWithParam<std::string> {};
+
+// Talks at two temperatures, in turns of three: random pictures in text; then a further turn, with one more picture;
+// then that turn with text in its last picture's place.
+TEST_P(SeenInvariance, PicturesAreComputedTheSameHoweverTheyAreCut) {
+  const std::string model = folder_of(GetParam());
+  constexpr int32_t kVocab = 77, kSide = 8, kText = 11;
   std::mt19937 random(3);
   const auto add_picture = [&](GenerateRequest& request, size_t begin, int32_t rows, int32_t columns) {
     std::vector<uint8_t> rgb(static_cast<size_t>(3 * rows * columns * kSide * kSide));
@@ -261,40 +268,58 @@ TEST(SeenInvariance, PicturesAreComputedTheSameHoweverTheyAreCut) {
     request.pictures.push_back({static_cast<int32_t>(begin), columns * kSide, rows * kSide,
                                 std::make_shared<std::vector<uint8_t>>(std::move(rgb))});
   };
+  const auto add_text = [&](GenerateRequest& request, size_t tokens) {
+    for (size_t i = 0; i < tokens; ++i)
+      request.prompt.push_back(kText + static_cast<TokenId>(random() % (kVocab - kText)));
+  };
   std::vector<GenerateRequest> requests;
-  for (size_t i = 0; i < 12; ++i) {
-    GenerateRequest request = i % 3 == 2 ? requests[i - 1] : random_prompt(random, kVocab - kText, i);
-    request.sampling.seed = 700 + i;
-    if (i % 3 == 2) {  // text instead of the last picture
-      const auto last = request.prompt.begin() + request.pictures.back().begin;
-      std::replace(last, request.prompt.end(), kToken, kText);
-      request.pictures.pop_back();
-      requests.push_back(std::move(request));
-      continue;
+  GenerateRequest talk;
+  for (int i = 0; i < (full_matrix() ? 100 : 6); ++i) {
+    if (i % 3 == 0) {
+      talk = {};
+      add_text(talk, 40);
+      size_t begin = random() % 9;
+      for (const auto& [rows, columns] : {std::pair{3, 4}, {1, 7}, {5, 3}}) {
+        add_picture(talk, begin, rows, columns);
+        begin += static_cast<size_t>(rows * columns) + 1;
+      }
+    } else if (i % 3 == 1) {
+      add_text(talk, 3 + random() % 9);
+      add_picture(talk, talk.prompt.size(), 2 + static_cast<int32_t>(random() % 2), 5);
+      add_text(talk, 4);
+    } else {
+      std::replace(talk.prompt.begin() + talk.pictures.back().begin, talk.prompt.end(), kToken, kText);
+      talk.pictures.pop_back();
     }
-    for (TokenId& token : request.prompt) token += kText;
-    request.prompt.resize(40);
-    size_t begin = random() % 9;
-    for (const auto& [rows, columns] : {std::pair{3, 4}, {1, 7}, {5, 3}}) {
-      add_picture(request, begin, rows, columns);
-      begin += static_cast<size_t>(rows * columns) + 1;
+    for (const float temperature : {0.0f, 0.8f}) {
+      GenerateRequest& request = requests.emplace_back(talk);
+      request.sampling.temperature = temperature;
+      request.sampling.seed = 700 + requests.size();
+      request.max_tokens = 30;
+      request.ignore_eos = true;
     }
-    requests.push_back(std::move(request));
   }
   EngineOptions options = options_for(model);
   options.prefix_cache = false;
   const auto plain = run_all(*make_engine(options), requests, 1);
-  EXPECT_NE(plain[0].tokens, plain[3].tokens);
-  GenerateRequest other = requests[0];
-  std::vector<uint8_t> changed = *other.pictures[1].rgb;
+  EXPECT_NE(plain[0].tokens, plain[2].tokens);
+  std::vector<GenerateRequest> others = {requests[0], requests[1]};
+  std::vector<uint8_t> changed = *others[0].pictures[1].rgb;
   for (uint8_t& byte : changed) byte ^= 0x80;
-  other.pictures[1].rgb = std::make_shared<std::vector<uint8_t>>(std::move(changed));
-  EXPECT_NE(run_all(*make_engine(options), {other}, 1)[0].tokens, plain[0].tokens) << "the pictures show";
+  for (GenerateRequest& other : others) other.pictures[1].rgb = std::make_shared<std::vector<uint8_t>>(changed);
+  const auto seen = run_all(*make_engine(options), others, 1);
+  EXPECT_TRUE(seen[0].tokens != plain[0].tokens || seen[1].tokens != plain[1].tokens) << "the pictures show";
   expect_invisible(model, requests, plain);
 }
 
+INSTANTIATE_TEST_SUITE_P(Families, SeenInvariance,
+                         ::testing::ValuesIn(full_matrix() ? std::vector<std::string>{"qwen3_vl", "qwen3_vl_moe",
+                                                                                      "qwen3_5", "qwen3_5_moe"}
+                                                           : std::vector<std::string>{"qwen3_vl"}),
+                         [](const auto& info) { return info.param; });
+
 // Vectors that are rows of the embedding, and positions that are indices, are text: also where layers keep states.
-TEST(SeenInvariance, TextBroughtAsVectorsIsText) {
+TEST(SeenText, TextBroughtAsVectorsIsText) {
   const std::string model = "tests/data/targets/hybrid_wide";
   constexpr int32_t vocab = 77, kHidden = 48;
   const auto embeddings = Fixture(model).matrix("model.embed_tokens.weight", vocab, kHidden);

@@ -28,6 +28,14 @@ TEST(Cli, InspectSaysHowACheckpointIsQuantised) {
   EXPECT_NE(program.out().find("48, all there"), std::string::npos) << program.out();
 }
 
+TEST(Cli, InspectSaysHowAModelSees) {
+  Program program({"inspect", "--model", "tests/data/seen/qwen3_vl"});
+  EXPECT_EQ(program.status(), 0) << program.out() << program.err();
+  EXPECT_NE(program.out().find("pictures     1 to 64 tokens of 8 x 8 pixels each, by 3 layers, hidden 48, with "),
+            std::string::npos)
+      << program.out();
+}
+
 // The memory in `inspect --json`. ranks: 0: without ranks.
 Json inspected_memory(std::string options, int ranks) {
   if (ranks > 0) options += " --tensor-parallel-size " + std::to_string(ranks);

@@ -88,7 +88,7 @@ constexpr Alias kCounterparts[] = {
     {"-j --json-schema", "use response_format of a request"},
     {"--grammar", "use structured_outputs of a request"},
     {"--lora", "adapters are not built"},
-    {"--mmproj", "images are not built"},
+    {"--mmproj", "pictures need the model's folder of safetensors: a GGUF file's tower is not read"},
     {"--embeddings", "embeddings are not built"},
     // vLLM and SGLang
     {"--load-format", "use --dummy-weights SEED for random weights, and nothing for a checkpoint's"},
@@ -96,6 +96,9 @@ constexpr Alias kCounterparts[] = {
     {"--num-speculative-tokens --speculative-num-draft-tokens",
      "use --verify N for a fixed number; without it each step has its own"},
     {"--allowed-origins", "use --cors-origin ORIGIN"},
+    {"--allowed-media-domains", "use --allow-image-hosts HOST"},
+    {"--limit-mm-per-prompt", "a request may have 16 pictures: leave it out"},
+    {"--mm-processor-kwargs", "use --max-picture-pixels N"},
     {"--max-prefill-tokens", "use --max-num-batched-tokens N"},
     {"--trust-remote-code", "code of a model's folder is never run: leave it out"},
     {"--revision", "use --model with the folder of that revision, from hf download --revision"},

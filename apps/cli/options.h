@@ -65,6 +65,7 @@ struct ServeCommand {
   std::optional<std::string> api_key_file;  // keys, one a line
   std::optional<std::string> files_dir;     // for /v1/files and /v1/batches; empty: neither exists
   serve::FileStore::Limits files;
+  std::vector<std::string> image_hosts;  // whose pictures are fetched
   serve::CacheEventOptions cache_events;
   std::string log_level = "info";
   int drain_timeout_s = 30;  // requests that run this long after a signal are cancelled

@@ -40,7 +40,7 @@ void add_limits(CLI::App* app, ServeCommand* command) {
          "--files-quota-mb", [command](size_t mb) { command->files.max_owner_bytes = mb << 20; },
          "MiB of files and results of batches of one API key; more is a 413; 0: no such limit [0]")
       ->check(between(0, 1e6, "a number of MiB from 0 to 1000000"));
-  count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
+  count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [33554432]");
   count("--max-total-body-bytes", server.max_total_body_bytes,
         "of all bodies that are arriving, at least --max-body-bytes; half for one client; more is a 503 [268435456]");
   count("--max-total-response-bytes", server.max_total_response_bytes,
@@ -138,6 +138,14 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
                       "names by which requests may call the server, beside those of this machine, separated by commas; "
                       "* for any [any, but where --host is a loopback address none]"))
       ->check(host_name())
+      ->delimiter(',')
+      ->type_name("HOST");
+  one_value_each(
+      app->add_option("--allow-image-hosts", command->image_hosts,
+                      "hosts whose pictures are fetched for requests that name their URLs, over HTTPS, from public "
+                      "addresses, without redirects, separated by commas [none]"))
+      ->check(host_name())
+      ->check([](const std::string& host) { return host == "*" ? "name the hosts: * is not taken" : ""; })
       ->delimiter(',')
       ->type_name("HOST");
   app->add_option_function<std::string>(

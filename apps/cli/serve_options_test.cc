@@ -21,7 +21,8 @@ TEST(ServeOptions, ReachTheServer) {
   const auto command = command_of<ServeCommand>(
       parse_words("serve --host ::1 --port 0 --served-model-name a --tool-call-parser llama "
                   "--reasoning-parser none --refuse-hosted-tools --api-key-file keys --cors-origin "
-                  "https://a.example --allowed-hosts a.example,b.example --log-format json --log-level "
+                  "https://a.example --allowed-hosts a.example,b.example --allow-image-hosts c.example,d.example "
+                  "--log-format json --log-level "
                   "warning --log-prompts --prefix-cache-per-key --open-json-objects --max-queue 7 --max-n 2 "
                   "--max-choices 3 --max-response-bytes 2000 --max-stored-responses 0 --max-stored-bytes "
                   "3000 --max-body-bytes 1000 --max-total-body-bytes 5000 --max-total-response-bytes 6000 "
@@ -35,6 +36,7 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_TRUE(server.refuse_hosted_tools);
   EXPECT_EQ(server.cors_origins, std::vector<std::string>{"https://a.example"});
   EXPECT_EQ(server.allowed_hosts, (std::vector<std::string>{"a.example", "b.example"}));
+  EXPECT_EQ(command.image_hosts, (std::vector<std::string>{"c.example", "d.example"}));
   EXPECT_EQ(server.log_format, serve::LogFormat::kJson);
   EXPECT_TRUE(server.log_prompts);
   EXPECT_TRUE(server.prefix_cache_per_key);

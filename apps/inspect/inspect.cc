@@ -345,6 +345,13 @@ void print_text(const Findings& found) {
   std::printf("  vocabulary   %d%s, %s positions\n", t.vocab, t.tied_embeddings ? ", tied" : "",
               grouped(found.target.max_positions).c_str());
   std::printf("  parameters   %s\n", grouped(model::count(model::params(t))).c_str());
+  if (const auto& tower = t.tower) {
+    const int64_t square = int64_t{tower->rules.token_side()} * tower->rules.token_side();
+    std::printf("  pictures     %s to %s tokens of %d x %d pixels each, by %d layers, hidden %d, with %s parameters\n",
+                grouped(tower->rules.min_pixels / square).c_str(), grouped(tower->rules.max_pixels / square).c_str(),
+                tower->rules.token_side(), tower->rules.token_side(), tower->layers, tower->hidden,
+                grouped(model::count(model::tower_params(*tower))).c_str());
+  }
   std::printf("  answers      end with %s\n", found.ends.c_str());
   print_weights(found.target_weights);
   if (!found.tokenizer_error.empty()) {
@@ -458,6 +465,13 @@ OrderedJson json_of(const Findings& found) {
   json["target"] = model_json({found.model_dir, t.architecture, t.decoder, model::count(model::params(t.decoder))},
                               found.target_weights);
   json["target"]["max_positions"] = t.max_positions;
+  if (const auto& tower = t.decoder.tower) {
+    json["target"]["pictures"] = {{"token_side", tower->rules.token_side()},
+                                  {"min_pixels", tower->rules.min_pixels},
+                                  {"max_pixels", tower->rules.max_pixels},
+                                  {"layers", tower->layers},
+                                  {"parameters", model::count(model::tower_params(*tower))}};
+  }
   json["target"]["tokenizer"] = found.tokenizer;
   if (!found.tokenizer_error.empty()) json["target"]["tokenizer_error"] = found.tokenizer_error;
   json["target"]["eos_token_ids"] = t.eos_ids;

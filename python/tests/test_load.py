@@ -58,7 +58,8 @@ def test_none_is_the_engines_choice() -> None:
 
 def test_options_that_errors_name() -> None:
     with LLM(grammar_memory_bytes=1, grammar_compile_timeout_ms=9000, grammar_mask_timeout_ms=900, mmap=False,
-             step_timeout_s=900, attention_backend="auto", state_snapshot_tokens=0, max_num_seqs=2) as llm:
+             step_timeout_s=900, attention_backend="auto", state_snapshot_tokens=0,
+             max_picture_pixels=4096, picture_cache_bytes=0, language_model_only=False, max_num_seqs=2) as llm:
         structure = StructuredOutputsParams(regex="[a-z]+")
         with pytest.raises(InvalidArgumentError, match="grammar-memory"):
             llm.generate("x", SamplingParams(max_tokens=4, structured_outputs=structure))

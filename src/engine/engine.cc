@@ -56,7 +56,7 @@ class EngineImpl final : public Engine {
     if (!request.sampling.seed) request.sampling.seed = draw_seed();
     std::vector<Sha256> hashes;
     if (!request.pictures.empty()) {
-      hashes = hash_pictures(request, *info_.pictures);
+      hashes = picture_hashes_.of(request, *info_.pictures);
       place_pictures(request, *info_.pictures, hashes, info_.prompt_positions);
     }
     const RequestId id = next_id_.fetch_add(1);
@@ -152,6 +152,7 @@ class EngineImpl final : public Engine {
   const TextModels text_;
   const bool measured_;  // the cost of a step was measured
   const text::GrammarLimits grammar_limits_;
+  PictureHashes picture_hashes_;
   std::atomic<RequestId> next_id_{1};
   Dispatcher dispatcher_;
 };

@@ -2,7 +2,7 @@
 are what a field's worst texts look like, growing_fields.py has every field of openapi.json, a new one too.
 
 A step from one size to the next is judged where the larger text costs 60 ms more than a small one. What costs less does no
-harm: a quadratic field of less than that takes half a second at the 10 MiB that the server reads. Sizes reach from below the limits of grammars (256 KiB) to
+harm: a quadratic field of less than that takes five seconds, in the lane of large bodies, at the 32 MiB that the server reads. Sizes reach from below the limits of grammars (256 KiB) to
 above them, because what is refused costs little.
 """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import string
 from pathlib import Path
 
 import torch
@@ -780,6 +781,29 @@ class Talk:
         return torch.cat([*out.pooler_output, *deep])
 
 
+LETTERS = "\n " + string.ascii_letters + string.digits + ".,:;?!-_'\"()/{}"
+SEEN_TEMPLATE = """{%- for message in messages %}<|im_start|>{{ message.role }}
+{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content or [] %}
+{%- if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}
+{%- endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def write_letters(folder):
+    """A tokenizer with a token a character, and a chat template that shows pictures."""
+    specials = {0: "<|endoftext|>", 1: "<|im_end|>", 2: "<|im_start|>", 7: "<|image_pad|>", 8: "<|video_pad|>",
+                9: "<|vision_start|>", 10: "<|vision_end|>"}
+    vocab = {specials.get(i, f"<|{i}|>"): i for i in range(11)} | {letter: 11 + i for i, letter in enumerate(LETTERS)}
+    marks = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    write_json(folder / "tokenizer.json", {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
+        "added_tokens": [{"id": i, "content": text, **marks, "special": True} for text, i in vocab.items() if i < 11],
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False},
+        "decoder": {"type": "Fuse"}, "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "?"}})
+    (folder / "chat_template.jinja").write_text(SEEN_TEMPLATE)
+
+
 @torch.no_grad()
 def make_seen(name):
     """A tiny random model that sees, and what transformers makes of prompts with pictures of odd sizes: the tower's
@@ -808,6 +832,8 @@ def make_seen(name):
     side = vision["patch_size"] * vision["spatial_merge_size"]
     write_json(folder / "preprocessor_config.json", {
         "size": {"shortest_edge": side**2, "longest_edge": 64 * side**2}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3})
+    if name == "qwen3_vl":
+        write_letters(folder)
     choose_delta_rule(chunked=False)
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     expected = {}

@@ -11,6 +11,7 @@
 namespace volley::engine {
 namespace {
 
+constexpr size_t kMostKnown = 64;  // pixels whose hashes are remembered
 constexpr int kKeyBits = 31, kHashBits = 256;
 constexpr int64_t kHashTokens = (kHashBits + kKeyBits - 1) / kKeyBits;
 
@@ -45,7 +46,7 @@ void put_keys(const Sha256& hash, std::span<TokenId> keys) {
 
 }  // namespace
 
-std::vector<Sha256> hash_pictures(const GenerateRequest& request, const PictureRules& rules) {
+std::vector<Sha256> PictureHashes::of(const GenerateRequest& request, const PictureRules& rules) {
   std::vector<Sha256> hashes;
   for (const PromptPicture& picture : request.pictures) {
     const int32_t sizes[] = {picture.width, picture.height, rules.patch_size, rules.merge_size};
@@ -54,7 +55,18 @@ std::vector<Sha256> hash_pictures(const GenerateRequest& request, const PictureR
     std::memcpy(head.data() + sizeof(sizes), rules.mean.data(), sizeof(rules.mean));
     std::memcpy(head.data() + sizeof(sizes) + sizeof(rules.mean), rules.std.data(), sizeof(rules.std));
     head.insert(head.end(), request.cache_namespace.begin(), request.cache_namespace.end());
+    const auto known = [&](const Known& one) { return one.rgb.lock() == picture.rgb && one.head == head; };
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = std::ranges::find_if(known_, known); found != known_.end()) {
+        hashes.push_back(found->hash);
+        continue;
+      }
+    }
     hashes.push_back(content_hash(head, *picture.rgb));
+    const std::lock_guard lock(mutex_);
+    known_.push_back({picture.rgb, std::move(head), hashes.back()});
+    if (known_.size() > kMostKnown) known_.pop_front();
   }
   return hashes;
 }

@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -18,8 +19,21 @@ namespace volley::engine {
 
 using PictureVectors = std::shared_ptr<const std::vector<float>>;
 
-// Hashes pixels, size, rules and the cache's namespace of each picture, so namespaces share no picture.
-std::vector<Sha256> hash_pictures(const GenerateRequest& request, const PictureRules& rules);
+// Hashes pictures: their pixels, sizes, rules and the cache's namespace, which shares none with others. Pixels that
+// several requests share, as choices of one prompt do, are hashed once. Any thread.
+class PictureHashes {
+ public:
+  std::vector<Sha256> of(const GenerateRequest& request, const PictureRules& rules);
+
+ private:
+  struct Known {
+    std::weak_ptr<const std::vector<uint8_t>> rgb;  // whose bytes do not change
+    std::vector<uint8_t> head;
+    Sha256 hash;
+  };
+  std::mutex mutex_;
+  std::deque<Known> known_;  // guarded by mutex_; the last few
+};
 
 // Turns the request's pictures into prompt_spans, still without vectors, and prompt_keys.
 //

@@ -39,6 +39,7 @@ decode::RoundSegment chunk(const std::vector<TokenId>& tokens, int32_t start, in
 TEST(Pictures, ArePlacedAndKeyed) {
   PictureRules rules;
   rules.patch_size = 4;  // tokens of 8 x 8 pixels
+  PictureHashes hashes;
   const auto placed = [&](uint8_t last) {
     GenerateRequest request;
     request.prompt.resize(30, 7);
@@ -46,9 +47,17 @@ TEST(Pictures, ArePlacedAndKeyed) {
     pixels.back() = last;
     request.pictures = {{2, 24, 8, std::make_shared<std::vector<uint8_t>>(3 * 24 * 8)},
                         {8, 40, 16, std::make_shared<std::vector<uint8_t>>(std::move(pixels))}};
-    place_pictures(request, rules, hash_pictures(request, rules), true);
+    place_pictures(request, rules, hashes.of(request, rules), true);
     return request;
   };
+  GenerateRequest choice = placed(0);
+  const auto first = hashes.of(choice, rules);
+  EXPECT_EQ(hashes.of(choice, rules), first);
+  std::swap(choice.pictures[1].width, choice.pictures[1].height);
+  EXPECT_EQ(hashes.of(choice, rules)[0], first[0]);
+  EXPECT_NE(hashes.of(choice, rules)[1], first[1]);
+  choice.cache_namespace = "another";
+  EXPECT_NE(hashes.of(choice, rules)[0], first[0]);
   const GenerateRequest one = placed(0), same = placed(0), other = placed(1);
   ASSERT_EQ(one.prompt_spans.size(), 2u);
   EXPECT_EQ(one.prompt_spans[1].begin, 8);

@@ -219,7 +219,7 @@ Api::Reply Api::answer(const Route& found, Call call) {
     case Endpoint::kCountMessageTokens:
       return count_message_tokens(std::move(call));
     case Endpoint::kTokenize:
-      return tokenize(serving->engine, serving->format, call.request.body, rules(), call.cancelled);
+      return tokenize(serving->engine, serving->format, call.request.body, rules(), call.cancelled, read_named(call));
     case Endpoint::kDetokenize:
       return detokenize(serving->engine, call.request.body, rules());
     case Endpoint::kModels:
@@ -327,7 +327,7 @@ Api::Reply Api::generate(Prepared prepared, Call call) {
   std::vector<std::string> notes(prepared.request.notes.begin(), prepared.request.notes.end());
   const std::string ignored_tools = name_ignored_tools(prepared.request);
   if (!prepared.request.tools.tools.empty() && !format.tool_warning.empty()) warn_once(format.tool_warning);
-  const PlanContext context{serving.engine, format, options_.max_response_bytes, call.cancelled};
+  const PlanContext context{serving.engine, format, options_.max_response_bytes, call.cancelled, read_named(call)};
   auto planned = plan_generation(context, std::move(prepared.request), std::move(prepared.id));
   if (const auto* error = std::get_if<ApiError>(&planned)) return error_response(*error);
   auto& plan = std::get<Generation::Plan>(planned);

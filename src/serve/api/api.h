@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "serve/api/chat_input.h"
 #include "serve/api/generation.h"
 #include "serve/api/metrics.h"
 #include "serve/api/openai_request.h"
@@ -120,6 +121,7 @@ class Api {
   HttpResponse cancel_batch(const std::string& owner, const std::string& id);
   void start_batches(const Engine& engine);
   std::string owner_of(const HttpRequest& request) const;
+  ReadNamed read_named(const Call& call) const;  // borrows the call
   std::string_view listed_client(const HttpRequest& request) const;
   std::string owner_of_key(size_t key) const;
   Reply guarded(const HttpRequest& request, const std::function<Reply()>& work);

@@ -11,12 +11,22 @@
 namespace volley::serve {
 namespace {
 
+constexpr size_t kMaxPictureBytes = size_t{20} << 20;  // textkit's limit
+constexpr size_t kMaxNamedBytes = size_t{64} << 20;    // of all pictures that a request names
+
 Error at(const std::string& where, const Error& error) {
   return {error.code, where + ": " + error.message + (error.message.ends_with('.') ? "" : ".")};
 }
 
 // Base64 may be wrapped in lines, and may lack its padding.
-Result<std::string> file_of(const ChatPicture& picture) {
+Result<std::string> file_of(const ChatPicture& picture, const ReadNamed& read_named, size_t& named_bytes) {
+  if (picture.is_file || !picture.url.starts_with("data:")) {
+    const size_t most = std::min(kMaxPictureBytes, kMaxNamedBytes - named_bytes);
+    auto file = read_named ? read_named(picture, most) : Result<std::string>(invalid_argument(kNotFetched));
+    if (!file.ok()) return at(picture.where, file.error());
+    named_bytes += file->size();
+    return file;
+  }
   std::string base64 = picture.url.substr(picture.url.find(',') + 1);
   std::erase_if(base64, [](unsigned char c) { return std::isspace(c) != 0; });
   base64.append((4 - base64.size() % 4) % 4, '=');
@@ -26,16 +36,16 @@ Result<std::string> file_of(const ChatPicture& picture) {
 }
 
 // Measures the pictures, which their files' headers suffice for.
-Status measure(const Engine& engine, std::vector<ChatMessage>& messages, const std::atomic<bool>* cancelled,
-               ChatInput& input) {
+Status measure(const Engine& engine, std::vector<ChatMessage>& messages, const ChatLimits& limits, ChatInput& input) {
+  size_t named_bytes = 0;
   for (ChatMessage& message : messages) {
     for (const ChatPicture& picture : std::exchange(message.pictures, {})) {
       if (input.pictures.size() == kMaxPictures) {
         return invalid_argument(picture.where + " is one picture too many: a request may have " +
                                 std::to_string(kMaxPictures) + ". Leave out earlier ones.");
       }
-      VOLLEY_ASSIGN(std::string file, file_of(picture));
-      auto measured = engine.read_picture(file, false, cancelled);
+      VOLLEY_ASSIGN(std::string file, file_of(picture, limits.read_named, named_bytes));
+      auto measured = engine.read_picture(file, false, limits.cancelled);
       if (!measured.ok()) return at(picture.where, measured.error());
       input.pictures.push_back(std::move(*measured));
       input.sources.push_back({picture.where, std::move(file)});
@@ -94,9 +104,9 @@ class PictureText {
 }  // namespace
 
 Result<ChatInput> encode_chat(const Engine& engine, const AnswerFormat& format, Conversation chat,
-                              bool add_special_tokens, const EncodeLimits& limits) {
+                              bool add_special_tokens, const ChatLimits& limits) {
   ChatInput input;
-  VOLLEY_RETURN_IF_ERROR(measure(engine, chat.messages, limits.cancelled, input));
+  VOLLEY_RETURN_IF_ERROR(measure(engine, chat.messages, limits, input));
   VOLLEY_ASSIGN(input.text, format.render(engine, std::move(chat), limits.cancelled));
   if (input.pictures.empty()) {
     VOLLEY_ASSIGN(input.ids, format.encode(engine, input.text, add_special_tokens, limits));
@@ -122,7 +132,7 @@ Status read_pixels(const Engine& engine, ChatInput& input, const std::atomic<boo
 
 Result<ChatPrompt> chat_prompt(const Engine& engine, const AnswerFormat& format, Conversation chat,
                                const std::atomic<bool>* cancelled) {
-  EncodeLimits limits;
+  ChatLimits limits;
   limits.cancelled = cancelled;
   VOLLEY_ASSIGN(ChatInput input, encode_chat(engine, format, std::move(chat), false, limits));
   VOLLEY_RETURN_IF_ERROR(read_pixels(engine, input, cancelled));

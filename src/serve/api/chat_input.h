@@ -5,6 +5,7 @@
 #include <volley/engine.h>
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,19 @@ struct ChatInput {
   std::vector<Source> sources;
 };
 
+// Reads the bytes of a picture that a request only names, at most so many. Errors are about the picture.
+using ReadNamed = std::function<Result<std::string>(const ChatPicture& picture, size_t most_bytes)>;
+struct ChatLimits : EncodeLimits {
+  ReadNamed read_named = {};  // null: such pictures are refused
+};
+inline constexpr const char* kNotFetched =
+    "the picture is elsewhere, and none is fetched here: send its bytes, as \"data:image/png;base64,\" and Base64";
+
 // Renders the chat and encodes it. A picture's placeholder becomes as many tokens as the picture has; the same letters
 // in a text are no picture. Errors as render() and encode() of the format; kInvalidArgument for pictures names their
 // place.
 Result<ChatInput> encode_chat(const Engine& engine, const AnswerFormat& format, Conversation chat,
-                              bool add_special_tokens, const EncodeLimits& limits);
+                              bool add_special_tokens, const ChatLimits& limits);
 
 // Decodes the pictures and frees their files. `cancelled` may be null. Errors as Engine::read_picture().
 Status read_pixels(const Engine& engine, ChatInput& input, const std::atomic<bool>* cancelled);

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include "base/temp_folder_for_test.h"
 #include "serve/api/api_for_test.h"
+#include "serve/files/file_store.h"
 
 namespace volley::serve {
 namespace {
@@ -125,6 +127,43 @@ TEST_F(ChatInputTest, AKeptResponseKeepsItsPictures) {
   EXPECT_EQ(content.at(1), text("What?", "input_text"));
 }
 
+// The server fetches URLs by its function, and reads files by their ids from its store.
+TEST_F(ChatInputTest, PicturesAreReadElsewhere) {
+  std::vector<std::string> asked;
+  ServerOptions options = make_options();
+  options.fetch_picture = [&](const std::string& url, size_t most, const std::atomic<bool>*) -> Result<std::string> {
+    asked.push_back(url);
+    EXPECT_LE(most, size_t{20} << 20);
+    if (url.ends_with("gone.png")) return invalid_argument("it is gone");
+    return std::string("64x32");
+  };
+  const TempFolder folder;
+  options.file_store = *FileStore::open(folder.path(), {});
+  auto writer = std::get<0>(options.file_store->begin(""));
+  EXPECT_FALSE(writer->append("32x32"));
+  const StoredFile kept = std::get<StoredFile>(writer->keep({.filename = "a.png", .purpose = "vision"}));
+  Api api(engine_, options);
+  const json file = {{"type", "input_image"}, {"file_id", kept.id}};
+  const json url = {{"type", "input_image"}, {"image_url", "https://pictures.test/a.png"}};
+  const json first = ask(api, kResponses, items({url, file}));
+  EXPECT_EQ(pictures(), "64x32 32x32 ");
+  const std::string path = std::string(kResponses) + "/" + first.at("id").get<std::string>() + "/input_items";
+  const json shown = answer(api, get(path)).body().at("data").at(0).at("content");
+  EXPECT_EQ(shown.at(0).at("image_url"), "https://pictures.test/a.png");
+  EXPECT_EQ(shown.at(1).at("file_id"), kept.id);
+  const json source = {{"type", "image"}, {"source", {{"type", "url"}, {"url", "https://pictures.test/b.png"}}}};
+  ask(api, kMessages, blocks({source}));
+  EXPECT_EQ(asked.back(), "https://pictures.test/b.png");
+  const auto refused = [&](const json& part) {
+    return answer(api, post(kResponses, items({part}).dump())).response->body;
+  };
+  json gone = url, unknown = file;
+  gone["image_url"] = "https://pictures.test/gone.png";
+  unknown["file_id"] = "file-none";
+  EXPECT_THAT(refused(gone), HasSubstr("input[0].content[0]: it is gone."));
+  EXPECT_THAT(refused(unknown), HasSubstr("there is no file"));
+}
+
 // Python and lines of files make prompts without a server.
 TEST_F(ChatInputTest, PromptsOfTheCppApiHavePictures) {
   const std::string messages = json({user({text("Shot"), chat_part(kWide)})}).dump();
@@ -145,9 +184,9 @@ TEST_F(ChatInputTest, RefusalsNameThePart) {
   cut["truncate_prompt_tokens"] = 5;
   assistant["messages"][0]["role"] = "assistant";
   const std::tuple<const char*, json, const char*> cases[] = {
-      {kChatPath, chat({text("A"), url}), "messages[0].content[1] names a picture elsewhere"},
+      {kChatPath, chat({text("A"), url}), "messages[0].content[1]: the picture is elsewhere, and none is fetched here"},
       {kResponses, items({{{"type", "input_image"}, {"file_id", "file-1"}}}),
-       "input[0].content[0] must hold a picture's bytes"},
+       "input[0].content[0]: this server keeps no files (--files-dir)"},
       {kMessages, blocks({nothing}), "messages[0].content[0] must hold a picture's bytes"},
       {kMessages, blocks({block("!!!!")}), "messages[0].content[0] must hold the picture's bytes in Base64"},
       {kChatPath, chat({chat_part("AAAA")}), "messages[0].content[0]: the picture is no file of a test."},

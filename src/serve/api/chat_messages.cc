@@ -61,15 +61,16 @@ bool read_picture_part(FieldReader& in, const PartTypes& types, const json& part
   if (text_member(value, "type") == "base64") {
     url = "data:" + text_member(value, "media_type") + ";base64," + text_member(value, "data");
   }
+  std::string file_id = text_member(part, "file_id");
+  if (file_id.empty()) file_id = text_member(value, "file_id");
+  const bool is_file = url.empty() && !file_id.empty();
+  if (is_file) url = std::move(file_id);
   if (url.empty()) {
     in.fail(
         invalid_field(types.field, where + " must hold a picture's bytes: as \"data:image/png;base64,\" and Base64."));
-  } else if (!url.starts_with("data:")) {
-    in.fail(unsupported_field(types.field, where + " names a picture elsewhere, and this server does not fetch any. "
-                                                   "Send its bytes: \"data:image/png;base64,\" and Base64."));
   } else {
     out += kPicture;
-    types.pictures->push_back({where, std::move(url)});
+    types.pictures->push_back({where, std::move(url), is_file});
     return true;
   }
   return false;

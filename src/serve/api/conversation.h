@@ -13,8 +13,9 @@ namespace volley::serve {
 
 // A picture of a message.
 struct ChatPicture {
-  std::string where;  // the part that has it, for errors
-  std::string url;    // "data:image/png;base64,…", as the client wrote it
+  std::string where;     // the part that has it, for errors
+  std::string url;       // "data:image/png;base64,…" or "https://…", as the client wrote it
+  bool is_file = false;  // `url` is the id of a file of /v1/files
 };
 
 // The byte that stands for a picture in a content: no text in UTF-8 has it.

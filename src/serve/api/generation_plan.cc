@@ -59,7 +59,8 @@ std::optional<ApiError> check_length(const Engine& engine, const ApiRequest& req
 // Tokenising megabytes takes seconds, so a text far too long is read only until that shows.
 std::optional<ApiError> encode_prompt(const PlanContext& context, const ApiRequest& request, EncodedPrompt& prompt) {
   const std::string field(prompt_field(request));
-  EncodeLimits limits;
+  ChatLimits limits;
+  limits.read_named = context.read_named;
   limits.max_tokens = 2 * static_cast<size_t>(context.engine.info().max_model_len);
   limits.last_tokens = kept_tokens(context.engine, request);
   limits.cancelled = context.cancelled;

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "serve/api/chat_input.h"
 #include "serve/api/generation.h"
 #include "serve/api/openai_request.h"
 #include "serve/formats/output_format.h"
@@ -18,6 +19,7 @@ struct PlanContext {
   const OutputFormat& format;
   size_t max_response_bytes = 0;
   const std::atomic<bool>* cancelled = nullptr;  // once true, the work is given up with some error
+  ReadNamed read_named = {};
 };
 
 // Calls the engine's tokenizer and template, which takes long for long prompts. `id`: the response's. Errors name the

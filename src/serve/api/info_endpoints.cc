@@ -124,14 +124,15 @@ Json model_card(const std::string& name, std::time_t created, const EngineInfo& 
 }
 
 HttpResponse tokenize(const Engine& engine, const OutputFormat& format, std::string_view body,
-                      const RequestRules& rules, const std::atomic<bool>* cancelled) {
+                      const RequestRules& rules, const std::atomic<bool>* cancelled, ReadNamed read_named) {
   const auto parsed = parse_json_object(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
   FieldReader in(std::get<nlohmann::json>(parsed));
   TokenizeRequest request = read_tokenize(in, body, rules);
   if (in.error()) return error_response(*in.error());
   const char* field = request.is_chat ? "messages" : "prompt";
-  EncodeLimits limits;
+  ChatLimits limits;
+  limits.read_named = std::move(read_named);
   limits.max_tokens = rules.max_response_bytes / (request.with_strings ? kIdBytes + kStringBytes : kIdBytes);
   limits.cancelled = cancelled;
   const bool add_special = request.add_special_tokens;

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "serve/api/chat_input.h"
 #include "serve/api/openai_request.h"
 #include "serve/formats/output_format.h"
 #include "serve/http/http.h"
@@ -26,7 +27,7 @@ nlohmann::ordered_json model_card(const std::string& name, std::time_t created, 
 // In vLLM's form: {"prompt"} or {"messages"} → {"count", "max_model_len", "tokens", "token_strs"}. Once `cancelled`
 // (may be null) is true, the answer is not needed and comes soon.
 HttpResponse tokenize(const Engine& engine, const OutputFormat& format, std::string_view body,
-                      const RequestRules& rules, const std::atomic<bool>* cancelled);
+                      const RequestRules& rules, const std::atomic<bool>* cancelled, ReadNamed read_named);
 // {"tokens"} → {"prompt"}.
 HttpResponse detokenize(const Engine& engine, std::string_view body, const RequestRules& rules);
 

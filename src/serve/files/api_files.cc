@@ -42,6 +42,26 @@ std::string Api::owner_of(const HttpRequest& request) const {
   return owner_of_key(key_of(request).value_or(0));
 }
 
+ReadNamed Api::read_named(const Call& call) const {
+  return [this, &request = call.request, line_owner = call.line_owner, cancelled = call.cancelled](
+             const ChatPicture& picture, size_t most) -> Result<std::string> {
+    if (!picture.is_file && options_.fetch_picture) return options_.fetch_picture(picture.url, most, cancelled);
+    if (!picture.is_file) return invalid_argument(kNotFetched);
+    if (!options_.file_store) {
+      return invalid_argument("this server keeps no files (--files-dir): send the picture's bytes, as a data: URL");
+    }
+    const auto found = options_.file_store->find(line_owner ? *line_owner : owner_of(request), picture.url);
+    auto bytes =
+        found ? read_file(options_.file_store->path(found->id), most) : Result<std::string>(invalid_argument(""));
+    if (bytes.ok()) return bytes;
+    // Another sentence than that of the disk, which names a path.
+    const std::string name = in_quotes(picture.url.substr(0, 100));
+    return invalid_argument(found && std::cmp_greater(found->bytes, most)
+                                ? "the file " + name + " has more bytes than the request's pictures may have"
+                                : "there is no file " + name);
+  };
+}
+
 // Without keys all files have one owner. A list then shows a client only files from its own address: other names are
 // known only to those who got them.
 std::string_view Api::listed_client(const HttpRequest& request) const {

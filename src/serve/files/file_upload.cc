@@ -1,6 +1,8 @@
 #include "serve/files/file_upload.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "serve/json/fields.h"
@@ -12,7 +14,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxPurpose = 64;
+constexpr std::string_view kPurposes[] = {"batch", "vision", "user_data"};
 constexpr size_t kMaxFilename = 255;
+
+ApiError other_purpose() {
+  return invalid_field("purpose", "\"purpose\" must be \"batch\", or of a picture \"vision\" or \"user_data\".");
+}
 
 }  // namespace
 
@@ -71,15 +78,14 @@ MultipartReader::Verdict FileUpload::begin(const MultipartReader::Part& part) {
 MultipartReader::Verdict FileUpload::data(std::string_view bytes) {
   if (in_file_) return file_->append(bytes);
   purpose_->append(bytes.substr(0, kMaxPurpose));
-  if (purpose_->size() >= kMaxPurpose) return invalid_field("purpose", "\"purpose\" must be \"batch\".");
-  return std::nullopt;
+  return purpose_->size() < kMaxPurpose ? std::nullopt : std::optional(other_purpose());
 }
 
 std::optional<ApiError> FileUpload::missing() const {
   if (failure_) return failure_;
   if (auto error = reader_.finish()) return error;
-  if (!purpose_ || *purpose_ != "batch") {
-    return invalid_field("purpose", "\"purpose\" must be \"batch\": files are kept for batches alone.");
+  if (!purpose_ || std::ranges::find(kPurposes, *purpose_) == std::end(kPurposes)) {
+    return other_purpose();
   }
   if (!file_) return invalid_field("file", "The field \"file\" is missing.");
   return std::nullopt;

@@ -3,8 +3,10 @@
 
 #include <volley/engine.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,10 +52,13 @@ struct ServerOptions {
   std::vector<std::string> cors_origins;   // origins whose pages may read answers; "*": any
 
   std::string tool_call_parser = "auto";  // see find_output_format()
-  bool refuse_hosted_tools = false;       // refuse tools that only another service can run, instead of leaving them out
+  // Reads the picture at a URL, at most so many bytes; null: such pictures are refused. Waits in a lane's thread.
+  std::function<Result<std::string>(const std::string& url, size_t most_bytes, const std::atomic<bool>* cancelled)>
+      fetch_picture;
+  bool refuse_hosted_tools = false;  // refuse tools that only another service can run, instead of leaving them out
   std::string reasoning_parser = "auto";
 
-  size_t max_body_bytes = size_t{10} << 20;  // a larger request is a 413 and is not buffered
+  size_t max_body_bytes = size_t{32} << 20;  // a larger request is a 413 and is not buffered
   // Bound on received bytes, over all connections, of bodies that no endpoint has read yet; one more piece gets a 503.
   // At least max_body_bytes. An API key, or an address on a server without keys, may hold at most as much as it leaves
   // free, or one body. Bodies up to 64 KiB are not counted.

@@ -31,7 +31,8 @@ HttpResponse Api::count_message_tokens(Call call) {
   auto parsed = parse_messages_request(call.request.body, rules(), true);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
   const auto& [engine, format] = *serving_.load();
-  EncodeLimits limits;
+  ChatLimits limits;
+  limits.read_named = read_named(call);
   limits.max_tokens = options_.max_body_bytes;  // no text has more tokens than bytes
   limits.cancelled = call.cancelled;
   const auto chat =

@@ -228,7 +228,10 @@ std::string shown_parts(const ResponseItem& item) {
     const std::string_view text = rest.substr(0, rest.find(kPicture));
     if (!text.empty()) add(R"({"type":"input_text","text":)", text);
     if (i == item.pictures.size()) break;
-    add(R"({"type":"input_image","detail":"auto","image_url":)", item.pictures[i].url);
+    const auto& [where, url, is_file] = item.pictures[i];
+    add(is_file ? R"({"type":"input_image","detail":"auto","file_id":)"
+                : R"({"type":"input_image","detail":"auto","image_url":)",
+        url);
     rest.remove_prefix(text.size() + 1);
   }
   return "[" + parts + "]";
