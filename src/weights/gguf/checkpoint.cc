@@ -326,25 +326,27 @@ class GgufCheckpoint final : public Checkpoint {
 // kv_b_proj, which newer files hold in two: k_b_proj [heads, width, keys] and v_b_proj [heads, values, width].
 Status join_latents(EntryTable& entries, const std::string& path) {
   constexpr std::string_view kFirst = "k_b_proj.weight";
-  for (auto k = entries.begin(); k != entries.end();) {
-    const auto at = k++;
-    if (!at->first.ends_with(".k_b_proj.weight")) continue;
-    const std::string folder = at->first.substr(0, at->first.size() - kFirst.size());
+  constexpr int64_t kMost = 1 << 24;  // of a head; types that are not built have no bytes that bound them
+  for (auto next = entries.begin(); next != entries.end();) {
+    const auto k = next++;
+    if (!k->first.ends_with(".k_b_proj.weight")) continue;
+    const std::string folder = k->first.substr(0, k->first.size() - kFirst.size());
     const auto v = entries.find(folder + "v_b_proj.weight");
-    const std::vector<int64_t>& keys = at->second.place.shape;
-    if (v == entries.end() || keys.size() != 3 || v->second.place.shape.size() != 3 ||
-        v->second.place.shape[0] != keys[0] || v->second.place.shape[2] != keys[1]) {
-      return data_loss(path + ": the tensor for \"" + at->first +
+    const std::vector<int64_t> keys = k->second.place.shape;
+    const std::vector<int64_t> values = v == entries.end() ? std::vector<int64_t>() : v->second.place.shape;
+    if (keys.size() != 3 || values.size() != 3 || values[0] != keys[0] || values[2] != keys[1] || keys[2] > kMost ||
+        values[1] > kMost) {
+      return data_loss(path + ": the tensor for \"" + k->first +
                        "\" has no other half that fits: the file is damaged.");
     }
-    Entry both{at->second.file, TensorType::kF32, at->second.place};
-    both.place.shape = {keys[0] * (keys[2] + v->second.place.shape[1]), keys[1]};
-    both.halves = std::make_shared<const std::array<Entry, 2>>(std::array{at->second, v->second});
+    Entry both{k->second.file, TensorType::kF32, k->second.place};
+    both.place.shape = {keys[0] * (keys[2] + values[1]), keys[1]};
+    both.halves = std::make_shared<const std::array<Entry, 2>>(std::array{k->second, v->second});
     for (const Entry& half : *both.halves) {
       if (!half.is_built()) both.type = half.type;
     }
-    if (k == v) ++k;
-    entries.erase(at);
+    if (next == v) ++next;
+    entries.erase(k);
     entries.erase(v);
     entries.insert_or_assign(folder + "kv_b_proj.weight", std::move(both));
   }
