@@ -198,15 +198,17 @@ void read_experts(Values& values, json& config) {
 // Newer files state the sizes of heads in the absorbed form, where they have one latent, and those of config.json
 // under other names.
 void read_latent_heads(Values& values, json& config) {
-  const auto query = values.number("attention.key_length_mla"), value = values.number("attention.value_length_mla");
-  const auto keys = values.number("attention.key_length"), all = values.number("attention.value_length");
+  const auto size = [&](const std::string& key) {
+    const std::optional<double> stated = values.number(key), own = values.number(key + "_mla");
+    return own.value_or(stated.value_or(0));
+  };
   const double rope = values.needed("rope.dimension_count");
   const auto q_rank = values.number("attention.q_lora_rank");
   config["q_lora_rank"] = q_rank && *q_rank > 0 ? number_json(*q_rank) : json();
   config["kv_lora_rank"] = number_json(values.needed("attention.kv_lora_rank"));
-  config["qk_rope_head_dim"] = number_json(rope);
-  config["qk_nope_head_dim"] = number_json(query.value_or(keys.value_or(0)) - rope);
-  config["v_head_dim"] = number_json(value.value_or(all.value_or(0)));
+  config["qk_rope_head_dim"] = config["head_dim"] = number_json(rope);
+  config["qk_nope_head_dim"] = number_json(size("attention.key_length") - rope);
+  config["v_head_dim"] = number_json(size("attention.value_length"));
   config["num_key_value_heads"] = config["num_attention_heads"];
   values.ignore("attention.head_count_kv");
   read_rope(values, rope, config);

@@ -125,6 +125,7 @@ TEST_F(GgufConfig, DeepseeksFilesSayWhichTheyAre) {
   EXPECT_EQ(config["architectures"][0], "DeepseekV3ForCausalLM");
   EXPECT_EQ(config["n_group"], 8);
   EXPECT_EQ(config["topk_group"], 4);
+  EXPECT_THAT(refusal(v3.tensor("rope_freqs.weight", {2}, 0, 8)), HasSubstr("built are those of Llama 3.1 and Gemma"));
 }
 
 // The file of Qwen3.5 that tests/parity_test.cc reads says the rest.
