@@ -26,7 +26,7 @@ struct Cut {
   bool normalises = false;   // NFC
   bool whole_first = false;  // a piece that is a token is taken whole, without merges
   bool begins = false;       // a text begins with the bos token unless the file says otherwise
-  // What is cut out before the pattern, one after the other.
+  // Patterns that cut a text before that one does, one after the other.
   std::array<const char*, 2> before = {};
 };
 #define VOLLEY_QWEN2_PATTERN                                                                            \

@@ -22,7 +22,8 @@ struct Entry {
   TensorType type = TensorType::kF32;
   gguf::Place place;
   std::optional<CodeFormat> codes = {};  // of a matrix of blocks; without a name and bytes
-  // A matrix whose rows lie in two tensors of one matrix a head: its first rows of a head are the columns of the first.
+  // Set where two tensors of a matrix for each head make one matrix: the first rows of a head are the columns of the
+  // first tensor's matrix, the others the rows of the second's.
   std::shared_ptr<const std::array<Entry, 2>> halves = {};
 
   gguf::TypeFacts facts() const { return facts_of(type); }
@@ -68,7 +69,7 @@ void read_row(const Entry& entry, const std::byte* row, int64_t first, std::span
   }
 }
 
-// Copies `count` values from `first` on of a matrix in two halves.
+// Copies `count` values from `first` on, in the order of rows. REQUIRES: entry.halves.
 Status read_halves(const Entry& entry, int64_t first, int64_t count, float* values) {
   const auto& [k, v] = *entry.halves;
   const int64_t width = entry.columns(), keys = k.place.shape[2], each = keys + v.place.shape[1];
