@@ -48,7 +48,8 @@ TEST(TargetParity, LogitsAreThoseOfTransformers) {
 }
 
 TEST(TargetParity, LogitsOfAGgufFileAreThoseOfItsFolder) {
-  for (const std::string name : {"llama_tied", "llama_bias", "qwen2_tied", "plain", "moe_single"}) {
+  for (const std::string name : {"gemma4_experts", "latent_groups", "latent_softmax", "llama_tied", "llama_bias",
+                                 "qwen2_tied", "plain", "moe_single"}) {
     const std::string dir = "tests/data/targets/" + name;
     const auto ids = Fixture(dir + "/expected").ids("prompt_ids", 40);
     ModelRunner folder(dir, "", ComputeType::kFloat32, 64);

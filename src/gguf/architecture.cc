@@ -46,6 +46,29 @@ constexpr Name kGemmaNames[] = {
     {"post_attention_norm.", "post_attention_layernorm."},
     {"ffn_norm.", "pre_feedforward_layernorm."},
     {"post_ffw_norm.", "post_feedforward_layernorm."},
+    {"layer_output_scale.weight", "layer_scalar"},  // this and the rest are Gemma 4's
+    {"pre_ffw_norm_2.", "pre_feedforward_layernorm_2."},
+    {"post_ffw_norm_1.", "post_feedforward_layernorm_1."},
+    {"post_ffw_norm_2.", "post_feedforward_layernorm_2."},
+    {"ffn_gate_inp.weight", "router.proj.weight"},
+    {"ffn_gate_inp.scale", "router.scale"},
+    {"ffn_down_exps.scale", "router.per_expert_scale"},
+    {"ffn_gate_up_exps.", "experts.*.gate_up_proj."},
+    {"ffn_down_exps.", "experts.*.down_proj."},
+};
+constexpr Name kLatentNames[] = {
+    {"attn_q_a.", "self_attn.q_a_proj."},
+    {"attn_q_a_norm.", "self_attn.q_a_layernorm."},
+    {"attn_q_b.", "self_attn.q_b_proj."},
+    {"attn_kv_a_mqa.", "self_attn.kv_a_proj_with_mqa."},
+    {"attn_kv_a_norm.", "self_attn.kv_a_layernorm."},
+    {"attn_kv_b.", "self_attn.kv_b_proj."},
+    {"attn_k_b.", "self_attn.k_b_proj."},  // this and the next are kv_b_proj in newer files
+    {"attn_v_b.", "self_attn.v_b_proj."},
+    {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+    {"ffn_gate_shexp.", "mlp.shared_experts.gate_proj."},
+    {"ffn_up_shexp.", "mlp.shared_experts.up_proj."},
+    {"ffn_down_shexp.", "mlp.shared_experts.down_proj."},
 };
 constexpr Name kDFlashNames[] = {
     {"attn_conv_base", "attention_conv.base_kernel"},
@@ -175,8 +198,10 @@ void arrange_qwen3_5(const File& file, std::vector<Place>& places) {
 }
 
 constexpr Architecture kArchitectures[] = {
+    {.name = "deepseek2", .hugging_face = "DeepseekV3ForCausalLM", .layer_names = kLatentNames},
     {.name = "dflash", .hugging_face = "DFlashDraftModel", .layer_names = kDFlashNames},
     {.name = "gemma3", .hugging_face = "Gemma3ForCausalLM", .layer_names = kGemmaNames, .norms_hold_one = true},
+    {.name = "gemma4", .hugging_face = "Gemma4ForCausalLM", .layer_names = kGemmaNames},
     {.name = "gpt-oss", .hugging_face = "GptOssForCausalLM", .layer_names = kGptOssNames},
     {.name = "llama", .hugging_face = "LlamaForCausalLM", .arrange = pair_rows},
     {.name = "qwen2", .hugging_face = "Qwen2ForCausalLM"},

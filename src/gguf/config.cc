@@ -31,15 +31,20 @@ class Values {
     read_.insert(prefix_ + key);
     const std::vector<double> list = file_.header().numbers(prefix_ + key);
     if (list.empty()) return std::nullopt;
-    if (std::ranges::count(list, list.front()) != static_cast<std::ptrdiff_t>(list.size())) {
-      fail(unimplemented(file_.path() + ": \"" + prefix_ + key + "\" differs between layers, which is not built."));
-    }
+    if (std::ranges::count(list, list.front()) != static_cast<std::ptrdiff_t>(list.size())) fail(varies(key));
     return list.front();
   }
   double needed(const std::string& key) {
     const std::optional<double> value = number(key);
-    if (!value) fail(data_loss(file_.path() + " has no number \"" + prefix_ + key + "\": it is damaged."));
+    if (!value) fail(missing(key));
     return value.value_or(0);
+  }
+  Error missing(const std::string& key) const {
+    return data_loss(file_.path() + " has no number \"" + prefix_ + key +
+                     "\", or not one for each layer: it is damaged.");
+  }
+  Error varies(const std::string& key) const {
+    return unimplemented(file_.path() + ": \"" + prefix_ + key + "\" differs between layers, which is not built.");
   }
   bool boolean(const std::string& key, bool fallback) {
     read_.insert(prefix_ + key);
@@ -93,14 +98,17 @@ class Values {
   std::optional<Error> error_;
 };
 
-// Llama 3.1's scaling, which files hold as a divisor of each frequency (rope_freqs.weight). These are the config.json
-// fields that give those divisors; such models differ only in the factor.
-Result<json> read_llama3(const File& file, double theta, double dim) {
+// The divisors of frequencies ("rope_freqs.weight") as the fields of config.json that give them: those of Llama 3.1,
+// whose models differ only in the factor, or Gemma 4's, where the first pairs turn and the others do not.
+Status read_divisors(const File& file, json& config) {
   constexpr double kLow = 1, kHigh = 4, kLength = 8192, kTolerance = 1e-3;
   const Tensor& tensor = *file.tensor("rope_freqs.weight");
   const Error unknown = unimplemented(file.path() +
                                       ": \"rope_freqs.weight\" stretches the rotary embedding in a way that is not "
-                                      "built; built is that of Llama 3.1.");
+                                      "built; built are those of Llama 3.1 and Gemma 4.");
+  const bool turns_in_part = config.contains("global_head_dim");
+  const double dim = config[turns_in_part ? "global_head_dim" : "head_dim"].get<double>();
+  const auto theta = config["rope_theta"].get<double>();
   const uint64_t count = (tensor.end - tensor.begin) / sizeof(float);
   if (tensor.type != TensorType::kF32 || static_cast<double>(2 * count) != dim) return unknown;
   const auto holds = [&](const File::Part& part) {
@@ -111,6 +119,17 @@ Result<json> read_llama3(const File& file, double theta, double dim) {
   std::vector<float> divisors(count);
   VOLLEY_ASSIGN(const size_t got, read_at(opened, tensor.begin, divisors.data(), count * sizeof(float), path));
   if (got != count * sizeof(float)) return data_loss(path + " was cut short while it was read: start again.");
+  if (turns_in_part) {
+    constexpr float kStill = 1e20f;
+    const auto still = std::ranges::find_if(divisors, [](float divisor) { return divisor != 1; });
+    if (std::any_of(still, divisors.end(), [](float divisor) { return !(divisor >= kStill); })) return unknown;
+    config["rope_parameters"]["full_attention"] = {
+        {"rope_type", "proportional"},
+        {"rope_theta", theta},
+        {"partial_rotary_factor", static_cast<double>(still - divisors.begin()) / static_cast<double>(count)}};
+    config.erase("rope_theta");
+    return {};
+  }
   const double factor = *std::ranges::max_element(divisors);
   for (size_t i = 0; i < count; ++i) {
     const double wave = 2 * std::numbers::pi * std::pow(theta, 2 * static_cast<double>(i) / dim);
@@ -118,17 +137,17 @@ Result<json> read_llama3(const File& file, double theta, double dim) {
     const double divisor = 1 / ((1 - smooth) / factor + smooth);
     if (!(std::abs(divisors[i] - divisor) <= kTolerance * divisor)) return unknown;
   }
-  return json{{"rope_type", "llama3"},
-              {"factor", factor},
-              {"low_freq_factor", kLow},
-              {"high_freq_factor", kHigh},
-              {"original_max_position_embeddings", kLength}};
+  config["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", factor},
+                            {"low_freq_factor", kLow},
+                            {"high_freq_factor", kHigh},
+                            {"original_max_position_embeddings", kLength}};
+  return {};
 }
 
-Status read_rope(const File& file, Values& values, double head_dim, json& config) {
-  const double theta = values.number("rope.freq_base").value_or(10000);
+void read_rope(Values& values, double head_dim, json& config) {
   const double turned = values.number("rope.dimension_count").value_or(head_dim);
-  config["rope_theta"] = theta;
+  config["rope_theta"] = values.number("rope.freq_base").value_or(10000);
   if (turned != head_dim) config["partial_rotary_factor"] = turned / head_dim;
   std::string type = values.text("rope.scaling.type");
   json scaling = {{"rope_type", type}};
@@ -147,19 +166,80 @@ Status read_rope(const File& file, Values& values, double head_dim, json& config
     scaling["factor"] = *old;
   }
   if (!type.empty() && type != "none") config["rope_scaling"] = scaling;
-  if (file.tensor("rope_freqs.weight") == nullptr) return {};
-  VOLLEY_ASSIGN(config["rope_scaling"], read_llama3(file, theta, head_dim));
-  return {};
 }
 
-void read_experts(Values& values, json& config) {
+// The sizes of heads, all layers' alike.
+void read_heads(Values& values, json& config) {
+  const auto hidden = config["hidden_size"].get<double>(), heads = config["num_attention_heads"].get<double>();
+  const double head_dim = values.number("attention.key_length").value_or(heads > 0 ? hidden / heads : 0);
+  if (values.number("attention.value_length").value_or(head_dim) != head_dim) {
+    values.fail(unimplemented(values.file().path() + ": heads of keys and values differ in size, which is not built."));
+  }
+  config["head_dim"] = number_json(head_dim);
+  config["num_key_value_heads"] = number_json(values.number("attention.head_count_kv").value_or(heads));
+  read_rope(values, head_dim, config);
+}
+
+constexpr double kSoftmax = 1, kSigmoid = 2;  // expert_gating_func
+
+void read_expert_sizes(Values& values, json& config) {
   config["num_experts"] = number_json(values.needed("expert_count"));
   config["num_experts_per_tok"] = number_json(values.needed("expert_used_count"));
   config["moe_intermediate_size"] = number_json(values.needed("expert_feed_forward_length"));
+}
+
+void read_experts(Values& values, json& config) {
+  read_expert_sizes(values, config);
   config["norm_topk_prob"] = values.boolean("expert_weights_norm", true);
-  constexpr double kSoftmax = 1;
   values.only("expert_gating_func", kSoftmax);
   values.only("expert_weights_scale", 1);
+}
+
+// Newer files state the sizes of heads in the absorbed form, where they have one latent, and those of config.json
+// under other names.
+void read_latent_heads(Values& values, json& config) {
+  const auto size = [&](const std::string& key) {
+    const std::optional<double> stated = values.number(key), own = values.number(key + "_mla");
+    return own.value_or(stated.value_or(0));
+  };
+  const double rope = values.needed("rope.dimension_count");
+  const auto q_rank = values.number("attention.q_lora_rank");
+  config["q_lora_rank"] = q_rank && *q_rank > 0 ? number_json(*q_rank) : json();
+  config["kv_lora_rank"] = number_json(values.needed("attention.kv_lora_rank"));
+  config["qk_rope_head_dim"] = config["head_dim"] = number_json(rope);
+  config["qk_nope_head_dim"] = number_json(size("attention.key_length") - rope);
+  config["v_head_dim"] = number_json(size("attention.value_length"));
+  config["num_key_value_heads"] = config["num_attention_heads"];
+  values.ignore("attention.head_count_kv");
+  read_rope(values, rope, config);
+  if (const auto tenth = values.number("rope.scaling.yarn_log_multiplier"); tenth && config.contains("rope_scaling")) {
+    const double all_dim = std::round(*tenth * 1e7) / 1e6;  // the file has a float of 0.1 times the value
+    config["rope_scaling"]["mscale"] = config["rope_scaling"]["mscale_all_dim"] = all_dim;
+  }
+}
+
+// DeepSeek's models, and those that have its layers. Those with softmax scores are V2's.
+void read_deepseek(Values& values, json& config) {
+  const File& file = values.file();
+  const json dense = number_json(values.number("leading_dense_block_count").value_or(0));
+  const bool biased = file.tensor("blk." + dense.dump() + ".exp_probs_b.bias") != nullptr;
+  const double scores = values.number("expert_gating_func").value_or(0);
+  const bool sigmoid = scores == kSigmoid || (scores == 0 && biased);  // older files do not say it
+  if (scores > kSigmoid) values.only("expert_gating_func", kSigmoid);
+  read_expert_sizes(values, config);
+  config["norm_topk_prob"] = values.boolean("expert_weights_norm", false);
+  config["routed_scaling_factor"] = values.number("expert_weights_scale").value_or(1);
+  config["n_shared_experts"] = number_json(values.number("expert_shared_count").value_or(0));
+  config["first_k_dense_replace"] = dense;
+  // Files from before mid-2025 lack groups. V3 and its kin alone have 256 experts, V2 alone 160.
+  const bool is_v3 = config["num_experts"] == 256, is_v2 = config["num_experts"] == 160;
+  const double groups = values.number("expert_group_count").value_or(is_v3 || is_v2 ? 8 : 1);
+  config["n_group"] = number_json(groups);
+  config["topk_group"] = number_json(values.number("expert_group_used_count").value_or(is_v3 ? 4 : is_v2 ? 3 : 1));
+  values.ignore("nextn_predict_layers");
+  if (sigmoid) return;
+  config["architectures"] = json::array({"DeepseekV2ForCausalLM"});
+  config["topk_method"] = groups > 1 ? "group_limited_greedy" : "greedy";
 }
 
 void read_gpt_oss(Values& values, json& config) {
@@ -205,6 +285,43 @@ void read_gemma3(Values& values, json& config) {
   values.ignore("mm.tokens_per_image");
 }
 
+// Gemma 4: full-attention layers have heads of another size and number, and no V of their own where the file has none.
+void read_gemma4_heads(Values& values, json& config) {
+  const std::vector<bool> windows = values.booleans("attention.sliding_window_pattern");
+  std::vector<double> kv_heads = values.numbers("attention.head_count_kv");
+  const auto layers = config["num_hidden_layers"].get<int64_t>();
+  if (layers != std::ssize(windows)) return values.fail(values.missing("attention.sliding_window_pattern"));
+  if (kv_heads.size() == 1) kv_heads.resize(windows.size(), kv_heads[0]);
+  if (kv_heads.size() != windows.size()) return values.fail(values.missing("attention.head_count_kv"));
+  config["layer_types"] = json::array();
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const char* heads = windows[i] ? "num_key_value_heads" : "num_global_key_value_heads";
+    config["layer_types"].push_back(windows[i] ? "sliding_attention" : "full_attention");
+    if (config.value(heads, kv_heads[i]) != kv_heads[i]) values.fail(values.varies("attention.head_count_kv"));
+    config[heads] = number_json(kv_heads[i]);
+    if (windows[i]) continue;
+    config["attention_k_eq_v"] = values.file().tensor("blk." + std::to_string(i) + ".attn_v.weight") == nullptr;
+  }
+  config["head_dim"] = number_json(values.needed("attention.key_length_swa"));
+  config["global_head_dim"] = number_json(values.needed("attention.key_length"));
+  values.only("attention.value_length", config["global_head_dim"].get<double>());
+  values.only("attention.value_length_swa", config["head_dim"].get<double>());
+  values.only("rope.dimension_count_swa", config["head_dim"].get<double>());
+  read_rope(values, config["global_head_dim"].get<double>(), config);
+  config["rope_parameters"]["sliding_attention"] = {
+      {"rope_theta", values.number("rope.freq_base_swa").value_or(10000)}};
+}
+
+void read_gemma4(Values& values, json& config) {
+  config["sliding_window"] = number_json(values.needed("attention.sliding_window"));
+  config["hidden_size_per_layer_input"] = number_json(values.number("embedding_length_per_layer_input").value_or(0));
+  config["num_kv_shared_layers"] = number_json(values.number("attention.shared_kv_layers").value_or(0));
+  if (const auto cap = values.number("final_logit_softcapping")) config["final_logit_softcapping"] = *cap;
+  if (values.number("expert_count").value_or(0) == 0) return;
+  read_experts(values, config);
+  config["enable_moe_block"] = true;
+}
+
 // A drafter in the words of z-lab's config.json. Files that llama.cpp's converter wrote count layers from the
 // embedding, so that layer i is the input of the target's layer i.
 void read_dflash(Values& values, json& config) {
@@ -248,14 +365,17 @@ void read_dflash(Values& values, json& config) {
   values.ignore("rope.dimension_sections");  // of a text's positions, which are all alike
 }
 
-// What only some architectures state, read after all others.
+// What only some architectures state, read after all others, and heads that they word in another way.
 struct OwnValues {
   std::string_view architecture;
   void (*read)(Values& values, json& config);
+  void (*heads)(Values& values, json& config) = read_heads;
 };
 constexpr OwnValues kOwnValues[] = {
+    {"deepseek2", read_deepseek, read_latent_heads},
     {"dflash", read_dflash},
     {"gemma3", read_gemma3},
+    {"gemma4", read_gemma4, read_gemma4_heads},
     {"gpt-oss", read_gpt_oss},
     {"qwen35", read_hybrid},
     {"qwen3moe", read_experts},
@@ -275,7 +395,8 @@ std::vector<int64_t> end_ids(const File& file) {
     if (const auto id = header.number(std::string("tokenizer.ggml.") + key)) add(*id);
   }
   // Files often name one of the tokens that end a turn. In every model these tokens have no other use.
-  constexpr std::string_view kEnds[] = {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>"};
+  constexpr std::string_view kEnds[] = {"<|im_end|>",    "<|eot_id|>", "<|eom_id|>",
+                                        "<end_of_turn>", "<turn|>",    "<|endoftext|>"};
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (std::ranges::find(kEnds, tokens[i]) != std::end(kEnds)) add(static_cast<double>(i));
   }
@@ -293,17 +414,10 @@ Result<std::string> config_json(const File& file) {
     return data_loss(file.path() + " has no tensor \"token_embd.weight\": it is damaged, or holds no whole model.");
   }
   Values values(file, std::string(architecture->name) + ".");
-  const double hidden = values.needed("embedding_length"), heads = values.needed("attention.head_count");
-  const double head_dim = values.number("attention.key_length").value_or(heads > 0 ? hidden / heads : 0);
-  if (values.number("attention.value_length").value_or(head_dim) != head_dim) {
-    values.fail(unimplemented(file.path() + ": heads of keys and values differ in size, which is not built."));
-  }
   json config = {{"architectures", json::array({architecture->hugging_face})},
-                 {"hidden_size", number_json(hidden)},
+                 {"hidden_size", number_json(values.needed("embedding_length"))},
                  {"num_hidden_layers", layers_of(file)},
-                 {"num_attention_heads", number_json(heads)},
-                 {"num_key_value_heads", number_json(values.number("attention.head_count_kv").value_or(heads))},
-                 {"head_dim", number_json(head_dim)},
+                 {"num_attention_heads", number_json(values.needed("attention.head_count"))},
                  {"rms_norm_eps", values.needed("attention.layer_norm_rms_epsilon")},
                  {"max_position_embeddings", number_json(values.needed("context_length"))},
                  {"vocab_size", embedding != nullptr ? embedding->shape.front() : static_cast<int64_t>(tokens)},
@@ -313,11 +427,13 @@ Result<std::string> config_json(const File& file) {
   if (inner) config["intermediate_size"] = number_json(*inner);
   if (!inner && !values.number("expert_feed_forward_length")) values.needed("feed_forward_length");
   values.needed("block_count");
-  VOLLEY_RETURN_IF_ERROR(read_rope(file, values, head_dim, config));
   const auto* own = std::ranges::find(kOwnValues, std::string_view(architecture->name), &OwnValues::architecture);
-  if (own != std::end(kOwnValues)) own->read(values, config);
+  const bool has_own = own != std::end(kOwnValues);
+  (has_own ? own->heads : read_heads)(values, config);
+  if (has_own) own->read(values, config);
   for (const char* inert : {"vocab_size", "tensor_data_layout"}) values.ignore(inert);
   VOLLEY_RETURN_IF_ERROR(values.finish());
+  if (file.tensor("rope_freqs.weight") != nullptr) VOLLEY_RETURN_IF_ERROR(read_divisors(file, config));
   return config.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

@@ -96,6 +96,38 @@ TEST_F(GgufConfig, Gemma3HasItsOwnFields) {
   EXPECT_EQ(config["rope_local_base_freq"], 10000.0);
 }
 
+TEST_F(GgufConfig, Gemma4HasTwoKindsOfHeads) {
+  EXPECT_THAT(refusal(tiny_model("gemma4")), HasSubstr("\"gemma4.attention.sliding_window_pattern\""));
+  Bytes bytes = tiny_model("gemma4").numbers<uint8_t>("gemma4.attention.sliding_window_pattern", 7, {1, 0});
+  bytes.number("gemma4.attention.key_length_swa", 8).number("gemma4.attention.sliding_window", 4);
+  const json config = fields(bytes);
+  EXPECT_EQ(config["layer_types"], json::array({"sliding_attention", "full_attention"}));
+  EXPECT_EQ(config["head_dim"], 8);
+  EXPECT_EQ(config["global_head_dim"], 16);
+  EXPECT_EQ(config["attention_k_eq_v"], true) << "the full layer has no V of its own";
+  EXPECT_THAT(refusal(bytes.tensor("rope_freqs.weight", {8}, 0, 32)),
+              HasSubstr("built are those of Llama 3.1 and Gem"));
+}
+
+// Older files lack groups of experts and the scores' function.
+TEST_F(GgufConfig, DeepseeksFilesSayWhichTheyAre) {
+  Bytes bytes = tiny_model("deepseek2").number("deepseek2.attention.kv_lora_rank", 8);
+  bytes.number("deepseek2.rope.dimension_count", 4).number("deepseek2.expert_used_count", 8);
+  bytes.number("deepseek2.expert_feed_forward_length", 8).number("deepseek2.attention.value_length", 12);
+  Bytes v2 = bytes, v3 = bytes;
+  json config = fields(v2.number("deepseek2.expert_count", 160));
+  EXPECT_EQ(config["architectures"][0], "DeepseekV2ForCausalLM");
+  EXPECT_EQ(config["topk_method"], "group_limited_greedy") << "which its family refuses";
+  EXPECT_EQ(config["qk_nope_head_dim"], 12);
+  EXPECT_EQ(config["v_head_dim"], 12);
+  EXPECT_EQ(config["q_lora_rank"], nullptr);
+  config = fields(v3.number("deepseek2.expert_count", 256).tensor("blk.0.exp_probs_b.bias", {256}, 0, 1024));
+  EXPECT_EQ(config["architectures"][0], "DeepseekV3ForCausalLM");
+  EXPECT_EQ(config["n_group"], 8);
+  EXPECT_EQ(config["topk_group"], 4);
+  EXPECT_THAT(refusal(v3.tensor("rope_freqs.weight", {2}, 0, 8)), HasSubstr("built are those of Llama 3.1 and Gemma"));
+}
+
 // The file of Qwen3.5 that tests/parity_test.cc reads says the rest.
 TEST_F(GgufConfig, LayersThatDraftAreNotCounted) {
   Bytes bytes = tiny_model("qwen35").number("qwen35.ssm.group_count", 2).number("qwen35.ssm.time_step_rank", 4);

@@ -136,7 +136,7 @@ TEST(GgufFile, WhatIsNoModelThatIsBuiltSaysWhatToDo) {
   };
   EXPECT_EQ(refusal_of(tiny_model("qwen3")), "");
   EXPECT_THAT(refusal_of(tiny_model("mamba")),
-              HasSubstr("\"mamba\", which is not built for GGUF files; built are: dflash, gem"));
+              HasSubstr("\"mamba\", which is not built for GGUF files; built are: deepseek2, dflash, gem"));
   EXPECT_THAT(refusal_of(tiny_model("clip")), HasSubstr("vision projector (mmproj)"));
   EXPECT_THAT(refusal_of(tiny_model("llama").text("general.type", "adapter")), HasSubstr("\"adapter\""));
   EXPECT_THAT(refusal_of(Bytes()), HasSubstr("general.architecture"));

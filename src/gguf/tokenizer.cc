@@ -26,6 +26,8 @@ struct Cut {
   bool normalises = false;   // NFC
   bool whole_first = false;  // a piece that is a token is taken whole, without merges
   bool begins = false;       // a text begins with the bos token unless the file says otherwise
+  // Patterns that cut a text before that one does, one after the other.
+  std::array<const char*, 2> before = {};
 };
 #define VOLLEY_QWEN2_PATTERN                                                                            \
   R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)" \
@@ -33,6 +35,15 @@ struct Cut {
 #define VOLLEY_LLAMA3_PATTERN                                                                                \
   R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)" \
   R"(|\s+(?!\S)|\s+)"
+// Kimi's: runs of Han characters alone.
+constexpr Cut kKimi = {.name = "kimi-k2",
+                       .pattern = R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
+                                  R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+                                  R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
+                                  R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+                                  R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+                       .whole_first = true};
+
 constexpr Cut kCuts[] = {
     {.name = "gpt-2", .pattern = nullptr},
     {.name = "smollm", .pattern = nullptr, .digits = true},
@@ -46,21 +57,25 @@ constexpr Cut kCuts[] = {
      .normalises = true},
     {.name = "llama-bpe", .pattern = VOLLEY_LLAMA3_PATTERN, .whole_first = true, .begins = true},
     {.name = "llama3", .pattern = VOLLEY_LLAMA3_PATTERN, .whole_first = true, .begins = true},
+    {.name = "chatglm-bpe", .pattern = VOLLEY_LLAMA3_PATTERN},
+    {.name = "glm4", .pattern = VOLLEY_LLAMA3_PATTERN},
+    kKimi,
+    {.name = "deepseek-v3",
+     .pattern = R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
+                R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     .before = {R"(\p{N}{1,3})", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"}},
+    {.name = "tekken",
+     .pattern = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+                R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+                R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     .whole_first = true,
+     .begins = true},
     {.name = "gpt-4o",
      .pattern =
          R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll)"
          R"(|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve)"
          R"(|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
 };
-
-// Kimi's: runs of Han characters alone.
-constexpr Cut kKimi = {.name = "kimi",
-                       .pattern = R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
-                                  R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-                                  R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
-                                  R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-                                  R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-                       .whole_first = true};
 
 json byte_level(bool use_regex) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
@@ -73,9 +88,9 @@ json sequence(const char* members, json list) {
 json pre_tokenizer(const Cut& cut) {
   json list = json::array();
   if (cut.digits) list.push_back({{"type", "Digits"}, {"individual_digits", true}});
-  if (cut.pattern != nullptr) {
-    list.push_back(
-        {{"type", "Split"}, {"pattern", {{"Regex", cut.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  for (const char* pattern : {cut.before[0], cut.before[1], cut.pattern}) {
+    if (pattern == nullptr) continue;
+    list.push_back({{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
   }
   list.push_back(byte_level(cut.pattern == nullptr));
   return sequence("pretokenizers", std::move(list));
@@ -150,7 +165,7 @@ json merges_of_scores(const std::vector<std::string_view>& tokens, const std::ve
 }
 
 // SentencePiece's pieces, with byte tokens for characters that have none.
-json piece_tokenizer(const Header& header, const std::vector<std::string_view>& tokens) {
+json piece_tokenizer(const Header& header, const std::vector<std::string_view>& tokens, json merges) {
   constexpr const char* kSpace = "\u2581";
   const std::optional<size_t> unknown = id_of(header, "unknown_token_id");
   const json spaces = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}};
@@ -170,7 +185,7 @@ json piece_tokenizer(const Header& header, const std::vector<std::string_view>& 
             {"unk_token", unknown && *unknown < tokens.size() ? json(tokens[*unknown]) : json()},
             {"fuse_unk", true},
             {"byte_fallback", true},
-            {"merges", merges_of_scores(tokens, header.numbers("tokenizer.ggml.scores"))}}}};
+            {"merges", std::move(merges)}}}};
 }
 
 json byte_tokenizer(const Cut& cut, json merges, json post_processor) {
@@ -280,24 +295,26 @@ Result<std::string> tokenizer_json(const File& file) {
   }
   std::vector<double> types = header.numbers("tokenizer.ggml.token_type");
   types.resize(tokens.size(), 1);
-  json tokenizer;
+  json tokenizer, merges = json::array();
+  for (const std::string_view merge : header.texts("tokenizer.ggml.merges")) merges.push_back(merge);
   if (model == "llama") {
-    if (header.numbers("tokenizer.ggml.scores").size() != tokens.size()) {
+    const std::vector<double> scores = header.numbers("tokenizer.ggml.scores");
+    if (scores.size() != tokens.size()) {
       return data_loss(file.path() + ": \"tokenizer.ggml.scores\" are not one for each token: the file is damaged.");
     }
-    tokenizer = piece_tokenizer(header, tokens);
+    tokenizer = piece_tokenizer(header, tokens, merges_of_scores(tokens, scores));
+  } else if (model == "gemma4") {
+    tokenizer = piece_tokenizer(header, tokens, std::move(merges));
   } else if (model == "gpt2") {
     const std::string pre = header.text("tokenizer.ggml.pre").value_or("");
     const auto* cut = std::ranges::find(kCuts, pre, &Cut::name);
     if (cut == std::end(kCuts)) {
       return unimplemented(file.path() + " has the pre-tokenizer \"" + pre + "\", which is not built" + instead);
     }
-    json merges = json::array();
-    for (const std::string_view merge : header.texts("tokenizer.ggml.merges")) merges.push_back(merge);
     tokenizer = byte_tokenizer(*cut, std::move(merges), post_processor(header, tokens, cut->begins));
   } else {
     return unimplemented(file.path() + " has a tokenizer of the kind \"" + model +
-                         "\", which is not built; built are gpt2 and llama" + instead);
+                         "\", which is not built; built are gemma4, gpt2 and llama" + instead);
   }
   if (std::unordered_set<std::string_view>(tokens.begin(), tokens.end()).size() != tokens.size()) {
     return data_loss(file.path() + ": two tokens of \"tokenizer.ggml.tokens\" are alike: the file is damaged.");

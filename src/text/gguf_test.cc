@@ -54,20 +54,26 @@ TEST_F(GgufText, ThePreTokenizerSaysHowATextIsCut) {
   EXPECT_EQ(smollm->decode(std::vector<TokenId>{0, 1}, true), "a");
   EXPECT_THAT(encode(*load(byte_level_file("qwen2")), "12"), ElementsAre(3, 4));
   EXPECT_THAT(encode(*load(byte_level_file("gpt-2")), "12"), ElementsAre(7));
+  EXPECT_THAT(encode(*load(byte_level_file("deepseek-v3")), "ab12 a"), ElementsAre(6, 7, 8));
+  EXPECT_THAT(encode(*load(byte_level_file("glm4")), "ab12 a"), ElementsAre(6, 7, 8));
+  EXPECT_THAT(encode(*load(byte_level_file("kimi-k2")), "ab12 a"), ElementsAre(6, 7, 8));
+  EXPECT_THAT(encode(*load(byte_level_file("tekken")), "ab12 a"), ElementsAre(0, 6, 3, 4, 8));
   EXPECT_THAT(encode(*load(byte_level_file("llama-bpe")), "12"), ElementsAre(0, 7));
   EXPECT_THAT(encode(*load(byte_level_file("llama-bpe").boolean("tokenizer.ggml.add_bos_token", false)), "12"),
               ElementsAre(7));
 }
 
 TEST_F(GgufText, PiecesAreMergedByTheirScores) {
-  gguf::Bytes bytes = gguf::tiny_model("gemma3");
-  bytes.text("tokenizer.ggml.model", "llama").number("tokenizer.ggml.bos_token_id", 1);
+  gguf::Bytes bytes = gguf::tiny_model("gemma3").number("tokenizer.ggml.bos_token_id", 1);
   bytes.number("tokenizer.ggml.unknown_token_id", 0).boolean("tokenizer.ggml.add_space_prefix", false);
   bytes.texts("tokenizer.ggml.tokens", {"<unk>", "<bos>", "a", "b", "c", "ab", "bc", "\u2581", "<0xC3>", "<0xA4>"});
   bytes.numbers<float>("tokenizer.ggml.scores", 6, {0, 0, -9, -9, -9, -2, -1, -9, 0, 0});
   bytes.numbers<int32_t>("tokenizer.ggml.token_type", 5,
                          {kUnknown, kControl, kNormal, kNormal, kNormal, kNormal, kNormal, kNormal, kByte, kByte});
-  const auto tokenizer = load(bytes);
+  gguf::Bytes gemma4 = bytes;  // whose files hold the merges
+  gemma4.text("tokenizer.ggml.model", "gemma4").texts("tokenizer.ggml.merges", {"a b", "b c"});
+  EXPECT_THAT(encode(*load(gemma4), "abc ab"), ElementsAre(1, 5, 4, 7, 5));
+  const auto tokenizer = load(bytes.text("tokenizer.ggml.model", "llama"));
   EXPECT_THAT(encode(*tokenizer, "abc ab"), ElementsAre(1, 2, 6, 7, 5));
   EXPECT_THAT(encode(*tokenizer, "\u00e4"), ElementsAre(1, 8, 9));
   EXPECT_EQ(tokenizer->decode(std::vector<TokenId>{1, 6, 7, 5, 8, 9}, true), "bc ab\u00e4");

@@ -10,12 +10,14 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
-ARCHITECTURES = {"Gemma3ForCausalLM": "gemma3", "GptOssForCausalLM": "gpt-oss", "LlamaForCausalLM": "llama",
+ARCHITECTURES = {"DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2",
+                 "Gemma3ForCausalLM": "gemma3", "Gemma4ForConditionalGeneration": "gemma4",
+                 "GptOssForCausalLM": "gpt-oss", "LlamaForCausalLM": "llama",
                  "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe",
                  "Qwen3NextForCausalLM": "qwen3next", "Qwen3_5ForCausalLM": "qwen35",
                  "Qwen3_5MoeForConditionalGeneration": "qwen35moe"}
-TARGETS = ("gemma_windows", "hybrid_experts", "hybrid_tied", "hybrid_wide", "llama_tied", "llama_bias", "moe_single",
-           "next_experts", "plain", "qwen2_tied")
+TARGETS = ("gemma4_experts", "gemma_windows", "hybrid_experts", "hybrid_tied", "hybrid_wide", "latent_groups",
+           "latent_softmax", "llama_tied", "llama_bias", "moe_single", "next_experts", "plain", "qwen2_tied")
 DRAFTERS = ("markov_vanilla", "selector", "window_causal")
 BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "F16", "BF16", "F32")
 NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
@@ -28,12 +30,18 @@ NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_att
          "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
          "linear_attn.in_proj_b": "ssm_beta",
          "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.conv1d": "ssm_conv1d",
-         "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out"}
+         "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out", "router.proj": "ffn_gate_inp",
+         "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+         "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+         "self_attn.kv_b_proj": "attn_kv_b", "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
+         "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
+         "mlp.shared_experts.down_proj": "ffn_down_shexp"}
 # Names of the architectures with four norms, and of those whose second norm has another name.
 GEMMA_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
-               "post_feedforward_layernorm": "post_ffw_norm"}
+               "post_feedforward_layernorm": "post_ffw_norm", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+               "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2"}
 POST_NORM = {"post_attention_layernorm": "post_attention_norm"}
-OWN_NAMES = {"gemma3": GEMMA_NAMES, "gpt-oss": POST_NORM, "qwen35": POST_NORM, "qwen35moe": POST_NORM,
+OWN_NAMES = {"gemma3": GEMMA_NAMES, "gemma4": GEMMA_NAMES, "gpt-oss": POST_NORM, "qwen35": POST_NORM, "qwen35moe": POST_NORM,
              "qwen3next": POST_NORM}
 
 
@@ -50,7 +58,7 @@ def read_folder(folder: Path) -> dict[str, tuple[str, np.ndarray]]:
             dtype = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "U8": np.uint8}[entry["dtype"]]
             bits = np.frombuffer(data[8 + size + begin : 8 + size + end], dtype).reshape(entry["shape"])
             name = name.removeprefix("model.").removeprefix("language_model.")
-            if not name.startswith(("visual.", "mtp.")) or folder.parent.name == "mtp":
+            if not name.startswith(("visual.", "mtp.", "vision_tower.", "multi_modal_projector.")) or folder.parent.name == "mtp":
                 tensors[name] = (entry["dtype"], bits)
     return tensors
 
@@ -75,7 +83,11 @@ def gguf_name(name: str, architecture: str, layers: int) -> str:
     first = layers if name.startswith("mtp.") else 0
     _, layer, rest = name.removeprefix("mtp.").split(".", 2)
     own = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias", "self_attn.sinks": "attn_sinks.weight",
-           "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight", "mlp.experts.down_proj": "ffn_down_exps.weight"}
+           "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight", "mlp.experts.down_proj": "ffn_down_exps.weight",
+           "experts.gate_up_proj": "ffn_gate_up_exps.weight", "experts.down_proj": "ffn_down_exps.weight",
+           "layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+           "router.per_expert_scale": "ffn_down_exps.scale",
+           "mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}
     if rest not in own:
         module, kind = rest.rsplit(".", 1)
         own[rest] = f"{(NAMES | OWN_NAMES.get(architecture, {}))[module]}.{kind}"
@@ -112,6 +124,10 @@ def converted(name: str, dtype: str, bits: np.ndarray, architecture: str, config
         dtype, bits = "F32", floats(dtype, bits) + 1
     if architecture == "gemma3" and name.endswith("q_norm.weight"):  # files have no query_pre_attn_scalar
         bits = bits * np.sqrt(np.float32(config["head_dim"] / config["query_pre_attn_scalar"]))
+    if "kv_b_proj" in name and config["scoring_func"] == "sigmoid":  # as converters do since 2025
+        heads = bits.reshape(config["num_attention_heads"], -1, bits.shape[-1])
+        k, v = np.split(heads, [config["qk_nope_head_dim"]], axis=1)
+        return {name.replace("kv_b", "k_b"): (dtype, k.swapaxes(1, 2)), name.replace("kv_b", "v_b"): (dtype, v)}
     if "linear_attn" in name:
         k_heads, v_heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
         keys, values = config["linear_key_head_dim"], v_heads // k_heads * config["linear_value_head_dim"]
@@ -161,6 +177,47 @@ def joined_blocks(tensors: dict) -> dict:
     return result
 
 
+def add_gemma4_values(writer: gguf.GGUFWriter, config: dict) -> None:
+    slides = [kind == "sliding_attention" for kind in config["layer_types"]]
+    wide = config["global_head_dim"]
+    writer.add_head_count_kv([config["num_key_value_heads" if s else "num_global_key_value_heads"] for s in slides])
+    writer.add_key_length(wide)
+    writer.add_value_length(wide)
+    writer.add_key_length_swa(config["head_dim"])
+    writer.add_value_length_swa(config["head_dim"])
+    writer.add_rope_dimension_count(wide)
+    writer.add_rope_dimension_count_swa(config["head_dim"])
+    writer.add_sliding_window_pattern(slides)
+    writer.add_shared_kv_layers(0)
+    writer.add_embedding_length_per_layer_input(0)
+    turning = int(wide * config["rope_parameters"]["full_attention"]["partial_rotary_factor"] / 2)
+    writer.add_tensor("rope_freqs.weight", np.array([1] * turning + [1e30] * (wide // 2 - turning), np.float32))
+
+
+def add_latent_values(writer: gguf.GGUFWriter, config: dict) -> None:
+    nope, rope, latent = (config[key] for key in ("qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank"))
+    absorbed = config["scoring_func"] == "sigmoid"
+    writer.add_head_count_kv(1 if absorbed else config["num_attention_heads"])
+    writer.add_key_length(latent + rope if absorbed else nope + rope)
+    writer.add_value_length(latent if absorbed else config["v_head_dim"])
+    if absorbed:
+        writer.add_key_length_mla(nope + rope)
+        writer.add_value_length_mla(config["v_head_dim"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(latent)
+    writer.add_rope_dimension_count(rope)
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
+    if "rope_scaling" in config:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * config["rope_scaling"]["mscale_all_dim"])
+
+
 def add_values(writer: gguf.GGUFWriter, config: dict) -> None:
     heads = config["num_attention_heads"]
     writer.add_block_count(config["num_hidden_layers"] + config.get("mtp_layers", 0))
@@ -169,16 +226,22 @@ def add_values(writer: gguf.GGUFWriter, config: dict) -> None:
     if "intermediate_size" in config:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
+    own = (add_gemma4_values if "global_head_dim" in config else add_latent_values if "kv_lora_rank" in config
+           else None)
+    if own:
+        own(writer, config)
+    else:
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
     rope = config.get("rope_parameters") or {"rope_theta": config["rope_theta"]} | (config.get("rope_scaling") or {})
     if "sliding_attention" in rope:
         writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
         rope = rope["full_attention"]
     partial = config.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1))
-    writer.add_rope_dimension_count(int(head_dim * partial))
+    if not own:
+        writer.add_rope_dimension_count(int(head_dim * partial))
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
@@ -188,10 +251,10 @@ def add_values(writer: gguf.GGUFWriter, config: dict) -> None:
         writer.add_rope_scaling_factor(rope["factor"])
     if "original_max_position_embeddings" in rope:
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-    experts = config.get("num_experts") or config.get("num_local_experts")
+    experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
     if experts:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_used_count(config.get("num_experts_per_tok") or config["top_k_experts"])
         writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
@@ -223,6 +286,8 @@ def write_target(name: str, parts: int = 1, folder: Path | None = None) -> None:
         config["mtp_layers"] = 1
     stored = {}
     for tensor, (dtype, bits) in tensors.items():
+        if tensor.startswith("layers.") and int(tensor.split(".")[1]) >= config["num_hidden_layers"]:
+            continue  # layers that predict further tokens, which converters leave out
         for key, value in converted(tensor, dtype, bits, architecture, config).items():
             expert = key.replace(".mlp.experts.", ".ffn_expert.").replace("_proj.weight", "")
             if ".mlp.experts." in key and key.endswith("_proj.weight"):
@@ -333,14 +398,14 @@ def write_blocks() -> None:
     writer.close()
 
 
-def write_seed(architecture: str, model: str) -> None:
+def write_seed(architecture: str, model: str, more: dict | None = None) -> None:
     """A small whole file, for fuzzing to begin with."""
     folder = DATA / "fuzz" / "gguf"
     folder.mkdir(exist_ok=True)
     writer = gguf.GGUFWriter(folder / architecture, architecture)
     add_values(writer, {"num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64, "hidden_size": 32,
                         "intermediate_size": 32, "num_key_value_heads": 1, "rope_theta": 1e6, "rms_norm_eps": 1e-6,
-                        "vocab_size": 4, "eos_token_id": 1, "sliding_window": 16, "architectures": [""]})
+                        "vocab_size": 4, "eos_token_id": 1, "sliding_window": 16, "architectures": [""]} | (more or {}))
     writer.add_tokenizer_model(model)
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(["<s>", "a", "b", "ab"])
@@ -367,6 +432,15 @@ def main() -> None:
     write_blocks()
     write_seed("llama", "gpt2")
     write_seed("gemma3", "llama")
+    write_seed("gemma4", "gemma4",
+               {"head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1, "layer_types": ["full_attention"],
+                "rope_parameters": {"sliding_attention": {"rope_theta": 1e4},
+                                    "full_attention": {"rope_theta": 1e6, "partial_rotary_factor": 0.25}}})
+    write_seed("deepseek2", "gpt2",
+               {"q_lora_rank": 8, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 8,
+                "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "n_shared_experts": 1,
+                "first_k_dense_replace": 0, "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5,
+                "norm_topk_prob": True, "scoring_func": "sigmoid"})
 
 
 if __name__ == "__main__":

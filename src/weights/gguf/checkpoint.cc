@@ -1,5 +1,6 @@
 // Tensors of a GGUF file under the names of Hugging Face's checkpoints.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -21,6 +22,9 @@ struct Entry {
   TensorType type = TensorType::kF32;
   gguf::Place place;
   std::optional<CodeFormat> codes = {};  // of a matrix of blocks; without a name and bytes
+  // Set where two tensors of a matrix for each head make one matrix: the first rows of a head are the columns of the
+  // first tensor's matrix, the others the rows of the second's.
+  std::shared_ptr<const std::array<Entry, 2>> halves = {};
 
   gguf::TypeFacts facts() const { return facts_of(type); }
   bool is_built() const { return facts().is_plain() || (facts().values > 0 && !is_vector_in_order()); }
@@ -41,7 +45,7 @@ struct Entry {
     if (is_copied() && type == TensorType::kBF16) return DType::kBF16;
     return is_copied() && type == TensorType::kF16 ? DType::kF16 : DType::kF32;
   }
-  bool is_as_stored() const { return is_copied() && place.rows.is_plain() && place.first_row == 0; }
+  bool is_as_stored() const { return !halves && is_copied() && place.rows.is_plain() && place.first_row == 0; }
 };
 
 // The values of a row's columns [first, first + n), which are `values.size()`.
@@ -63,6 +67,32 @@ void read_row(const Entry& entry, const std::byte* row, int64_t first, std::span
     if (entry.place.change == gguf::Change::kPlusOne) value -= 1;
     if (entry.place.change == gguf::Change::kMinusExp) value = std::log(-value);
   }
+}
+
+// Copies `count` values from `first` on, in the order of rows. REQUIRES: entry.halves.
+Status read_halves(const Entry& entry, int64_t first, int64_t count, float* values) {
+  const auto& [k, v] = *entry.halves;
+  const int64_t width = entry.columns(), keys = k.place.shape[2], each = keys + v.place.shape[1];
+  VOLLEY_ASSIGN(const TensorFile::Bytes k_bytes, k.file->read(k.place.begin, k.place.end));
+  VOLLEY_ASSIGN(const TensorFile::Bytes v_bytes, v.file->read(v.place.begin, v.place.end));
+  std::vector<float> turned(static_cast<size_t>(width * keys)), row(static_cast<size_t>(width));
+  for (int64_t at = first, head = -1; at < first + count;) {
+    const int64_t r = at / width, n = std::min(width - at % width, first + count - at), in_head = r % each;
+    if (in_head < keys && head != r / each) {
+      head = r / each;
+      for (int64_t i = 0; i < width; ++i) {
+        read_row(k, k_bytes.data + k.row_at(head * width + i), 0, std::span(turned).subspan(i * keys, keys));
+      }
+    }
+    if (in_head < keys) {
+      for (int64_t i = 0; i < width; ++i) row[i] = turned[i * keys + in_head];
+    } else {
+      read_row(v, v_bytes.data + v.row_at(r / each * v.place.shape[1] + in_head - keys), 0, row);
+    }
+    std::copy_n(row.begin() + at % width, n, values + at - first);
+    at += n;
+  }
+  return {};
 }
 
 int64_t count_of(std::span<const int64_t> shape) {
@@ -191,8 +221,14 @@ class GgufCheckpoint final : public Checkpoint {
       tensor.owner = std::move(bytes.owner);
       return tensor;
     }
-    VOLLEY_ASSIGN(const TensorFile::Bytes bytes, entry.file->read(entry.place.begin, entry.place.end));
     const std::shared_ptr<std::byte[]> values(new std::byte[static_cast<uint64_t>(count) * size]);
+    tensor.data = values.get();
+    tensor.owner = values;
+    if (entry.halves) {
+      VOLLEY_RETURN_IF_ERROR(read_halves(entry, first, count, reinterpret_cast<float*>(values.get())));
+      return tensor;
+    }
+    VOLLEY_ASSIGN(const TensorFile::Bytes bytes, entry.file->read(entry.place.begin, entry.place.end));
     std::vector<float> part(entry.is_copied() ? 0 : static_cast<size_t>(columns));
     for (int64_t done = 0; done < count;) {
       const int64_t at = first + done, in_row = at % columns, n = std::min(columns - in_row, count - done);
@@ -205,8 +241,6 @@ class GgufCheckpoint final : public Checkpoint {
       done += n;
     }
     entry.file->drop({bytes.data, entry.bytes()});
-    tensor.data = values.get();
-    tensor.owner = values;
     return tensor;
   }
 
@@ -290,6 +324,36 @@ class GgufCheckpoint final : public Checkpoint {
   bool takes_memory_ = false;
 };
 
+// kv_b_proj, which newer files hold in two: k_b_proj [heads, width, keys] and v_b_proj [heads, values, width].
+Status join_latents(EntryTable& entries, const std::string& path) {
+  constexpr std::string_view kFirst = "k_b_proj.weight";
+  constexpr int64_t kMost = 1 << 24;  // of a head; types that are not built have no bytes that bound them
+  for (auto next = entries.begin(); next != entries.end();) {
+    const auto k = next++;
+    if (!k->first.ends_with(".k_b_proj.weight")) continue;
+    const std::string folder = k->first.substr(0, k->first.size() - kFirst.size());
+    const auto v = entries.find(folder + "v_b_proj.weight");
+    const std::vector<int64_t> keys = k->second.place.shape;
+    const std::vector<int64_t> values = v == entries.end() ? std::vector<int64_t>() : v->second.place.shape;
+    if (keys.size() != 3 || values.size() != 3 || values[0] != keys[0] || values[2] != keys[1] || keys[2] > kMost ||
+        values[1] > kMost) {
+      return data_loss(path + ": the tensor for \"" + k->first +
+                       "\" has no other half that fits: the file is damaged.");
+    }
+    Entry both{k->second.file, TensorType::kF32, k->second.place};
+    both.place.shape = {keys[0] * (keys[2] + values[1]), keys[1]};
+    both.halves = std::make_shared<const std::array<Entry, 2>>(std::array{k->second, v->second});
+    for (const Entry& half : *both.halves) {
+      if (!half.is_built()) both.type = half.type;
+    }
+    if (next == v) ++next;
+    entries.erase(k);
+    entries.erase(v);
+    entries.insert_or_assign(folder + "kv_b_proj.weight", std::move(both));
+  }
+  return {};
+}
+
 // The matrices of one product share a name.
 std::string product_of(std::string name) {
   for (const auto& [part, product] :
@@ -359,6 +423,7 @@ Result<std::unique_ptr<Checkpoint>> open_gguf(const std::string& path, FileAcces
       }
     }
   }
+  VOLLEY_RETURN_IF_ERROR(join_latents(entries, path));
   choose_formats(entries);
   return std::unique_ptr<Checkpoint>(std::make_unique<GgufCheckpoint>(std::move(files), std::move(entries), access));
 }

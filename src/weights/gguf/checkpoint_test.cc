@@ -320,6 +320,33 @@ TEST(GgufCheckpoint, HeadsThatDoNotFitAreDamage) {
   EXPECT_THAT(opened.error().message, HasSubstr("\"blk.0.ssm_beta.weight\" has no rows or columns for the heads"));
 }
 
+// Halves of kv_b_proj of 2 heads: 3 rows of 4 for keys, turned, and 2 for values.
+TEST(GgufCheckpoint, LatentsOfTwoTensorsAreOne) {
+  const TempFolder folder;
+  gguf::Bytes model = gguf::tiny_model("deepseek2");
+  model.tensor("blk.0.attn_k_b.weight", {3, 4, 2}, 0, 96);
+  gguf::Bytes alone = model;
+  std::string bytes = model.tensor("blk.0.attn_v_b.weight", {4, 2, 2}, 0, 64).str();
+  for (size_t i = 0; i < 40; ++i) {
+    const auto value = static_cast<float>(i);
+    std::memcpy(&bytes[bytes.size() - 160 + i * 4], &value, 4);
+  }
+  folder.write("m.gguf", bytes);
+  folder.write("half.gguf", alone.str());
+  const auto file = open(folder.path() + "/m.gguf");
+  const std::vector<int64_t> shape = {10, 4}, rows = {2, 4};
+  const char* name = "layers.0.self_attn.kv_b_proj.weight";
+  const auto got = file->get(name, shape);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  const std::vector<float> whole = floats(*got);
+  EXPECT_THAT(whole, testing::ElementsAre(0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11, 24, 25, 26, 27, 28, 29, 30, 31, 12, 15,
+                                          18, 21, 13, 16, 19, 22, 14, 17, 20, 23, 32, 33, 34, 35, 36, 37, 38, 39));
+  EXPECT_EQ(floats(*file->get_part(name, shape, 26, rows)), std::vector(whole.begin() + 26, whole.begin() + 34));
+  const auto half = open_checkpoint(folder.path() + "/half.gguf");
+  ASSERT_FALSE(half.ok());
+  EXPECT_THAT(half.error().message, HasSubstr("has no other half that fits"));
+}
+
 TEST(GgufCheckpoint, WhatCannotBeReadIsNamed) {
   const TempFolder folder;
   folder.write("m.gguf", gguf::tiny_model("qwen3").tensor("output.weight", {256, 1}, 10, 84).str());
