@@ -363,6 +363,7 @@ TEST(ManyRanks, SpeculationAndEverythingElseIsInvisible) {
   mixed["num_experts"] = 8;
   const std::vector<Resized> list = {
       {"plain", {{"num_attention_heads", 8}, {"vocab_size", 131}}, 8},
+      {"plain", {{"num_attention_heads", 16}, {"intermediate_size", 64}}, 16},
       {"hybrid_wide", dense, 4},
       {"hybrid_wide", dense, 8},
       {"hybrid_experts", mixed, 4},
