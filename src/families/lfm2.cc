@@ -50,10 +50,6 @@ Status read_lfm2_mixers(const ConfigFields& config, std::vector<model::Layer>& l
     VOLLEY_ASSIGN(const int32_t own, config.integer(width, 1, kMaxWidth, hidden));
     if (own != hidden) return config.unbuilt(width, "is not hidden_size, which is not built");
   }
-  if (hidden % ops::kKvTile != 0) {
-    return config.unbuilt("hidden_size",
-                          "is no multiple of " + std::to_string(ops::kKvTile) + ", as short convolutions need it");
-  }
   VOLLEY_ASSIGN(std::vector<std::string> types, read_layer_types(config, layers.size()));
   VOLLEY_ASSIGN(const std::vector<int32_t> full, config.integers("full_attn_idxs", 0, kMaxLayers));
   if (types.empty()) {

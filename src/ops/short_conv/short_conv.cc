@@ -55,7 +55,7 @@ void short_conv_cpu(Stream& stream, const Rows& rows, const RowView& view, const
   const bool halves = args.kv.dtype == DType::kBF16, half_out = args.y.dtype == DType::kBF16;
   const auto run = halves ? (half_out ? convolve_segment<BFloat16, BFloat16> : convolve_segment<BFloat16, float>)
                           : (half_out ? convolve_segment<float, BFloat16> : convolve_segment<float, float>);
-  const int64_t n = args.kv.head_dim, tasks = std::clamp(rows.rows * n / kConvTaskElements, int64_t{1}, n / kKvTile);
+  const int64_t n = args.kv.head_dim, tasks = std::clamp(rows.rows * n / kConvTaskElements, int64_t{1}, n);
   stream.pool().parallel_for(tasks, [&](int64_t task, int) {
     for (int32_t i = 0; i < rows.n_segments; ++i) {
       run(rows, view, args, rows.segments[i], n * task / tasks, n * (task + 1) / tasks);
@@ -70,7 +70,7 @@ const ShortConvKernels ShortConvKernels::kCpu = {short_conv_cpu};
 void short_conv(Stream& stream, const Rows& rows, const RowView& view, const ShortConv& args) {
   const KvLayer& kv = args.kv;
   const int64_t n = kv.head_dim;
-  VOLLEY_CHECK(kv.base != nullptr && kv.kv_heads == 1 && kv.v_in_k == n && n % kKvTile == 0);
+  VOLLEY_CHECK(kv.base != nullptr && kv.kv_heads == 1 && n > 0 && kv.v_in_k == n);
   VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32);
   VOLLEY_CHECK(args.in.dtype == DType::kF32 && args.in.dim(0) == rows.rows && args.in.dim(1) == 3 * n);
   VOLLEY_CHECK(args.kernel.dtype == DType::kF32 && args.kernel.count() >= n && args.kernel.count() % n == 0);
