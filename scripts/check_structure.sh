@@ -29,6 +29,6 @@ refuse "the calling thread's GPU is asked for outside src/device: the stream kno
   'cudaGetDevice\b|cudaDeviceGetAttribute|cudaGetDeviceProperties' 'device/cuda/'
 # A third kind of block must not be a search through the engine: it asks for a layer's facts (src/model/spec.h).
 refuse 'which block a layer has is asked outside src/model/spec, families and drafters:' \
-  '(get_if|holds_alternative|std::get)<(model::)?(Attention|Latent|GatedDelta|Dense|Experts)>|(decoder|spec_?|target|shard)(\.|->)(attention|latent|delta|experts)\([a-z]' \
+  '(get_if|holds_alternative|std::get)<(model::)?(Attention|Latent|ShortConv|GatedDelta|Dense|Experts)>|(decoder|spec_?|target|shard)(\.|->)(attention|latent|delta|experts)\([a-z]' \
   'model/spec\.|families/|decode/(dflash|mtp)/'
 exit "$status"

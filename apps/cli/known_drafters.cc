@@ -37,6 +37,12 @@ constexpr Pair kPairs[] = {
     {"kimi-k2.5", "z-lab/Kimi-K2.5-DFlash"},
     {"kimi-k2.6", "z-lab/Kimi-K2.6-DFlash"},
     {"kimi-k2.7-code", "nvidia/Kimi-K2.7-Code-DFlash"},
+    {"glm-5.2", "UCloud/GLM-5.2-FP8-DFlash"},
+    {"glm-5.3", "incoai/GLM-5.3-DFlash2"},
+    {"lfm2.5-1.2b-instruct", "LiquidAI/LFM2.5-1.2B-Instruct-DSpark"},
+    {"lfm2.5-2.6b", "LiquidAI/LFM2.5-2.6B-DSpark"},
+    {"lfm2.5-8b-a1b", "LiquidAI/LFM2.5-8B-A1B-DSpark"},
+    {"minimax-m2.7", "nvidia/MiniMax-M2.7-DFlash"},
     {"gpt-oss-20b", "z-lab/gpt-oss-20b-DFlash"},
     {"gpt-oss-120b", "z-lab/gpt-oss-120b-DFlash"},
 };

@@ -24,7 +24,7 @@
 
 namespace volley::comm {
 
-inline constexpr int kMostGroupRanks = 8;
+inline constexpr int kMostGroupRanks = 16;
 
 // An RMSNorm of x after the sum: ops::rms_norm(stream, x, weight, eps, {}, y, copy).
 struct NormAfter {
@@ -112,10 +112,11 @@ struct CudaGroupOptions {
 };
 // Ranks that are threads of this process, each on the GPU of that number; there may be 1, 2, 4 or 8. Several ranks on
 // one GPU are for tests only, with few other kernels on that GPU. kUnavailable where GPUs cannot reach each other's
-// memory; kFailedPrecondition where a living group has two of them, or kernels load late; kUnimplemented without CUDA.
+// memory; kFailedPrecondition where a living group has two of them, or kernels load late; kUnimplemented without CUDA,
+// and for more than 8.
 Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptions& options = {});
 
-// Ranks [first, first + gpus.size()) of `ranks` (1, 2, 4 or 8), each a thread of this process on the GPU of that
+// Ranks [first, first + gpus.size()) of `ranks` (1, 2, 4, 8 or 16), each a thread of this process on the GPU of that
 // number, over NCCL; the others are in the processes of `links`, which call this, too. Waits for the process with rank
 // 0, at most a minute. The bits are those of the groups above. Each rank's prepare() must run on a thread of its own,
 // and recorded graphs must be destroyed before the group. kUnavailable: there is no NCCL, or no such GPU, or another

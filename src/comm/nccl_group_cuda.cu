@@ -202,7 +202,7 @@ void NcclCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x)
   }
   state().throw_if_gone();
   const SumCut cut = nccl_cut_sum(count, ranks(), in_parts_bytes_);
-  dispatch_ranks(ranks(), in_fours(partial, count) && in_fours(x, count), [&]<int kRanks, int V>() {
+  dispatch_ranks<kMostGroupRanks>(ranks(), in_fours(partial, count) && in_fours(x, count), [&]<int kRanks, int V>() {
     for (int64_t begin = 0; begin < count; begin += cut.chunk) {
       const int64_t n = std::min(cut.chunk, count - begin);
       const float* from = partial.as<float>() + begin;
@@ -268,7 +268,7 @@ Result<NcclUniqueId> agree_on_id(const NcclApi& api, int first, const std::vecto
 Result<Group> make_nccl_group(int ranks, int first, const std::vector<int>& gpus, std::vector<NodeLink> links,
                               const CudaGroupOptions& options) {
   const auto local = static_cast<int>(gpus.size());
-  VOLLEY_CHECK(ranks == 1 || ranks == 2 || ranks == 4 || ranks == kMostGroupRanks);
+  VOLLEY_CHECK(ranks >= 1 && ranks <= kMostGroupRanks && (ranks & (ranks - 1)) == 0);
   VOLLEY_CHECK(local >= 1 && first >= 0 && first + local <= ranks && (local == ranks) == links.empty());
   VOLLEY_CHECK_EQ(std::set<int>(gpus.begin(), gpus.end()).size(), gpus.size());
   for (const int gpu : gpus) {

@@ -2,6 +2,7 @@
 // NVLink multicast.
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "comm/comm.h"
@@ -106,8 +107,9 @@ void PeerCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x)
   VOLLEY_CHECK(partial.dtype == DType::kF32 && x.dtype == DType::kF32 && partial.count() == x.count());
   const int64_t count = x.count();
   const Peers all = peers(stream);
-  dispatch_ranks(ranks(), in_fours(partial, count) && in_fours(x, count),
-                 [&]<int kRanks, int V>() { add<kRanks, V>(stream, all, partial.as<float>(), x.as<float>(), count); });
+  dispatch_ranks<kMostPeers>(ranks(), in_fours(partial, count) && in_fours(x, count), [&]<int kRanks, int V>() {
+    add<kRanks, V>(stream, all, partial.as<float>(), x.as<float>(), count);
+  });
 }
 
 std::optional<ops::SentSums> PeerCommunicator::sent_sums(const Stream& stream, TensorView x) {
@@ -137,7 +139,7 @@ bool PeerCommunicator::try_sum_and_norm(Stream& stream, TensorView partial, Tens
   const auto count = static_cast<int>(x.count());
   const auto part = static_cast<int>(SumCut::part(count, ranks()));
   const ops::NormArgs args = ops::norm_args(x, norm.weight, norm.eps, norm.y, norm.copy);
-  dispatch_ranks(ranks(), true, [&]<int kRanks, int V>() {
+  dispatch_ranks<kMostPeers>(ranks(), true, [&]<int kRanks, int V>() {
     if constexpr (kRanks > 1 && V == 4) {
       const auto kernel =
           sent ? peer::sum_norm_kernel_for<kRanks, true>(n) : peer::sum_norm_kernel_for<kRanks, false>(n);
@@ -175,14 +177,18 @@ void PeerCommunicator::gather_logits(Stream& stream, TensorView mine, int64_t fi
   const Peers all = peers(stream);
   const bool fours = in_fours(mine, columns) && in_fours(out, width) && first % 4 == 0;
   VOLLEY_CHECK(summaries.whole == nullptr || (fours && first % ops::kSummaryGroup == 0));
-  dispatch_ranks(ranks(), fours,
-                 [&]<int kRanks, int V>() { gather<kRanks, V>(stream, all, mine, first, out, summaries.whole); });
+  dispatch_ranks<kMostPeers>(
+      ranks(), fours, [&]<int kRanks, int V>() { gather<kRanks, V>(stream, all, mine, first, out, summaries.whole); });
 }
 
 }  // namespace
 
 Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptions& options) {
   const auto ranks = static_cast<int>(gpus.size());
+  if (ranks > kMostPeers) {
+    return unimplemented(std::to_string(ranks) + " ranks on GPUs of one machine are not built: up to " +
+                         std::to_string(kMostPeers) + " are; give each machine its part with --nnodes.");
+  }
   VOLLEY_CHECK(ranks == 1 || ranks == 2 || ranks == 4 || ranks == kMostPeers);
   VOLLEY_ASSIGN(const std::shared_ptr<PeerShared> shared, PeerShared::make(gpus, kRanks));
   const int64_t in_parts = options.in_parts_bytes >= 0 ? options.in_parts_bytes : kInPartsBytes;

@@ -25,6 +25,7 @@ constexpr Kind kKinds[] = {
     {"Qwen3DFlashDraftModel", "", dflash::read_proposer},  // JetSpec's name
     {"DFlash2DraftModel", "dflash2", dflash::read_proposer},
     {"DSparkDraftModel", "dspark", dflash::read_proposer},
+    {"Lfm2DSparkDraftModel", "", dflash::read_proposer},
     {"Qwen3DSparkModel", "", dflash::read_proposer},
     {"Gemma4DSparkModel", "", dflash::read_proposer},
     {"ReplayDraftModel", "", replay::read_proposer},

@@ -1,5 +1,6 @@
 #include "families/deepseek.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -10,13 +11,6 @@ namespace {
 
 constexpr int32_t kMostShared = 64;
 constexpr NumberRange kFactor = {.min = 0, .max = 1e6, .min_excluded = true};
-
-// A field of the file that must have this value, if it is there.
-Status expect_text(const ConfigFields& config, const char* key, const std::string& built) {
-  VOLLEY_ASSIGN(const std::string text, config.text(key, built));
-  if (text == built) return {};
-  return config.unbuilt(key, "is \"" + text + "\", which is not built for this architecture; built is " + built);
-}
 
 // YaRN as DeepSeek has it scales the scores, too.
 float score_scale(int32_t query, const model::RopeSpec& rope) {
@@ -30,6 +24,12 @@ float score_scale(int32_t query, const model::RopeSpec& rope) {
 }
 
 }  // namespace
+
+Status expect_text(const ConfigFields& config, const char* key, const std::string& built) {
+  VOLLEY_ASSIGN(const std::string text, config.text(key, built));
+  if (text == built) return {};
+  return config.unbuilt(key, "is \"" + text + "\", which is not built for this architecture; built is " + built);
+}
 
 Result<DenseConfig> read_latent(const ConfigFields& config, const std::string& family) {
   model::Latent latent;
@@ -98,6 +98,25 @@ Result<model::Experts> read_biased_experts(const ConfigFields& config) {
     return Error{status.error().code, config.where() + ": " + status.error().message};
   }
   return experts;
+}
+
+Result<int32_t> read_dense_layers(const ConfigFields& config, size_t layers, int32_t usual) {
+  VOLLEY_ASSIGN(const std::vector<std::string> types, config.texts("mlp_layer_types"));
+  const auto sparse = std::ranges::find(types, "sparse");
+  const int32_t dense =
+      types.empty() ? std::min(usual, static_cast<int32_t>(layers)) : static_cast<int32_t>(sparse - types.begin());
+  if (!types.empty() && types.size() != layers) {
+    return config.wrong("mlp_layer_types", "must have an entry for each layer");
+  }
+  if (std::any_of(types.begin(), sparse, [](const std::string& type) { return type != "dense"; }) ||
+      std::any_of(sparse, types.end(), [](const std::string& type) { return type != "sparse"; })) {
+    return config.unbuilt("mlp_layer_types", "is not \"dense\" in the first layers and \"sparse\" in the others");
+  }
+  VOLLEY_ASSIGN(const int32_t stated, config.integer("first_k_dense_replace", 0, kMaxLayers, dense));
+  if (!types.empty() && stated != dense) {
+    return config.wrong("first_k_dense_replace", "contradicts the kinds of layers");
+  }
+  return stated;
 }
 
 TargetConfig target_with_experts(DenseConfig dense, const model::Experts& experts, int32_t dense_layers) {

@@ -2,6 +2,7 @@
 // built, or would be read otherwise elsewhere, is refused.
 #include <cmath>
 
+#include "families/fields.h"
 #include "families/target_config_for_test.h"
 #include "model/params.h"
 
@@ -107,6 +108,66 @@ INSTANTIATE_TEST_SUITE_P(
                   ErrorCode::kUnimplemented,
                   {"topk_method", "group_limited_greedy"}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// Config.json of a target of tests/data.
+nlohmann::json config_of(const std::string& target) {
+  return *read_json_file("tests/data/targets/" + target + "/config.json");
+}
+
+// As many positions as a row may choose keys, and a warning that says so.
+TEST(SparseLatentConfig, ContextsAreThoseInWhichEveryKeyIsSeen) {
+  const TargetConfig limited = accepted(config_of("sparse_glm"));
+  EXPECT_EQ(limited.max_positions, 192);
+  ASSERT_EQ(limited.warnings.size(), 1u);
+  EXPECT_THAT(limited.warnings[0], testing::HasSubstr("192"));
+  const TargetConfig whole = accepted(patched(config_of("sparse_glm"), R"({"index_topk":256})"));
+  EXPECT_EQ(whole.max_positions, 256);
+  EXPECT_TRUE(whole.warnings.empty());
+}
+
+// 2/3 of what the file states, times the factor, rounded up.
+TEST(ShortConvConfig, TheWidthIsAdjusted) {
+  const auto inner = [](const char* patch) {
+    return accepted(patched(config_of("lfm2_tied"), patch)).decoder.layers[0].ffn_facts().inner;
+  };
+  EXPECT_EQ(inner("{}"), 64);
+  EXPECT_EQ(inner(R"({"intermediate_size":100,"block_ffn_dim_multiplier":0.5})"), 48);
+  EXPECT_EQ(inner(R"({"block_auto_adjust_ff_dim":false})"), 96);
+}
+
+struct BadOfTarget {
+  const char* target;
+  BadConfig bad;
+};
+void PrintTo(const BadOfTarget& of, std::ostream* os) {
+  *os << of.target << " " << of.bad.name;
+}
+class BadOwnConfig : public testing::TestWithParam<BadOfTarget> {};
+
+TEST_P(BadOwnConfig, IsRefused) {
+  expect_refused(read(patched(config_of(GetParam().target), GetParam().bad.patch)), GetParam().bad);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadOwnConfig,
+    testing::Values(
+        BadOfTarget{"lfm2_tied", {"conv_bias", R"({"conv_bias":true})", ErrorCode::kUnimplemented, {"conv_bias"}}},
+        BadOfTarget{"lfm2_tied", {"width", R"({"conv_dim":32})", ErrorCode::kUnimplemented, {"conv_dim"}}},
+        BadOfTarget{
+            "lfm2_tied",
+            {"kinds", R"({"layer_types":["conv","conv","mamba","conv"]})", ErrorCode::kUnimplemented, {"mamba"}}},
+        BadOfTarget{"lfm2_tied",
+                    {"no_attention",
+                     R"({"layer_types":["conv","conv","conv","conv"]})",
+                     ErrorCode::kUnimplemented,
+                     {"layer_types"}}},
+        BadOfTarget{"minimax_odd",
+                    {"norms", R"({"qk_norm_type":"per_head"})", ErrorCode::kUnimplemented, {"per_head"}}},
+        BadOfTarget{"minimax_odd",
+                    {"linear", R"({"attn_type_list":[1,0]})", ErrorCode::kUnimplemented, {"attn_type_list"}}},
+        BadOfTarget{"minimax_odd", {"scores", R"({"scoring_func":"softmax"})", ErrorCode::kUnimplemented, {"softmax"}}},
+        BadOfTarget{"sparse_glm", {"unknown", R"({"index_rope":3})", ErrorCode::kUnimplemented, {"index_rope"}}}),
+    [](const auto& info) { return std::string(info.param.target) + "_" + info.param.bad.name; });
 
 }  // namespace
 }  // namespace volley::families

@@ -8,8 +8,13 @@
 namespace volley::model {
 namespace {
 
+// A cache of codes holds those of attention alone.
+DType layer_dtype(const KvShape& shape, DType dtype) {
+  return shape.is_attention ? dtype : ops::attention_dtype(dtype);
+}
+
 int64_t layer_bytes(const KvShape& shape, int32_t page_size, DType dtype) {
-  return ops::kv_layer_bytes(page_size, shape.kv_heads, shape.head_dim, dtype, shape.v_in_k > 0);
+  return ops::kv_layer_bytes(page_size, shape.kv_heads, shape.head_dim, layer_dtype(shape, dtype), shape.v_in_k > 0);
 }
 
 size_t group_for(const KvShape& shape, std::vector<kv::Group>& groups) {
@@ -86,7 +91,8 @@ std::vector<KvShape> kv_shapes(const Decoder& spec) {
       shapes.push_back({.kv_heads = facts.kv->kv_heads,
                         .head_dim = facts.kv->head_dim,
                         .window = facts.kv->window,
-                        .v_in_k = facts.kv->v_in_k});
+                        .v_in_k = facts.kv->v_in_k,
+                        .is_attention = facts.kv->is_attention()});
     }
   }
   return shapes;
@@ -160,7 +166,7 @@ Result<std::unique_ptr<KvMemory>> KvMemory::allocate(Device& device, const KvLay
     const KvShape& shape = layout.layers[i];
     const size_t group = layout.group_of[i];
     memory->layers_.push_back({next[group], layout.groups[group].bytes, layout.page_size, shape.kv_heads,
-                               shape.head_dim, layout.dtype, shape.k_scale,
+                               shape.head_dim, layer_dtype(shape, layout.dtype), shape.k_scale,
                                shape.v_in_k > 0 ? shape.k_scale : shape.v_scale, shape.v_in_k});
     next[group] += layer_bytes(shape, layout.page_size, layout.dtype);
   }

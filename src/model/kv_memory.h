@@ -25,6 +25,7 @@ struct KvShape {
   float k_scale = 1, v_scale = 1;  // for a cache of codes (ops::KvLayer)
   bool drafts = false;             // the drafter's: no output token depends on it
   int32_t v_in_k = 0;              // as ops::KvLayer has it
+  bool is_attention = true;        // as KvFacts has it
 };
 // The layers that keep K and V, in order.
 std::vector<KvShape> kv_shapes(const Decoder& spec);

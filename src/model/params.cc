@@ -84,7 +84,11 @@ class LayerList {
   void add_mixer(const Attention& a) {
     const int64_t q = a.q_width(), kv = a.kv_width(), dim = a.head_dim;
     const Ranges order = order_of(a.rope);
-    if (a.qk_norm) {
+    if (a.wide_norm) {
+      add_norm("q_norm", {"self_attn.q_norm.weight", q, Split::kOutputs, repeated(a.heads, 0, dim, order)});
+      add_norm("k_norm", {"self_attn.k_norm.weight", kv, Split::kOutputs, repeated(a.kv_heads, 0, dim, order)});
+      list_.back().parts[0].runs = {{kv, a.kv_heads}};
+    } else if (a.qk_norm) {
       add_norm("q_norm", {"self_attn.q_norm.weight", dim, Split::kNone, order});
       add_norm("k_norm", {"self_attn.k_norm.weight", dim, Split::kNone, order});
     }
@@ -148,6 +152,14 @@ class LayerList {
     add(Kind::kHeads, "head_keys", s.nope, std::move(keys), Codes::kNone);
     add(Kind::kHeads, "head_values", s.width, std::move(values), Codes::kNone);
     add(Kind::kMatrix, "o", heads * s.value, {{folder + "o_proj.weight", spec_.hidden, Split::kInputs}});
+  }
+
+  void add_mixer(const ShortConv& conv) {
+    const int64_t n = conv.channels;
+    add(Kind::kMatrix, "conv_in", spec_.hidden, {{"conv.in_proj.weight", 3 * n, Split::kOutputs}});
+    list_.back().parts[0].runs = {{n}, {n}, {n}};
+    add(Kind::kVector, "conv_kernel", 0, {{"conv.conv.weight", n * conv.taps, Split::kOutputs, {}, {n, 1, conv.taps}}});
+    add(Kind::kMatrix, "conv_out", n, {{"conv.out_proj.weight", spec_.hidden, Split::kInputs}});
   }
 
   void add_mixer(const GatedDelta& delta) {

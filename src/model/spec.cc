@@ -37,6 +37,18 @@ void Latent::keep_share(int /*rank*/, int ranks) {
   shape.heads /= ranks;
 }
 
+MixerFacts ShortConv::facts() const {
+  return {.kv = KvFacts{0, 1, channels, taps, true, channels}, .state = {}};
+}
+
+std::vector<Divided> ShortConv::divided() const {
+  return {{"channels of convolutions", channels}};
+}
+
+void ShortConv::keep_share(int /*rank*/, int ranks) {
+  channels /= ranks;
+}
+
 MixerFacts GatedDelta::facts() const {
   return {.kv = {}, .state = shape};
 }
@@ -110,7 +122,7 @@ void Layer::keep_share(int rank, int ranks) {
 
 std::optional<KvFacts> Decoder::first_kv() const {
   for (const Layer& layer : layers) {
-    if (const MixerFacts facts = layer.mixer_facts(); facts.kv) return facts.kv;
+    if (const MixerFacts facts = layer.mixer_facts(); facts.kv && facts.kv->is_attention()) return facts.kv;
   }
   return std::nullopt;
 }

@@ -27,6 +27,10 @@ struct KvFacts {
   int32_t window = 0;  // > 0: positions that a query looks back, itself included
   bool causal = true;  // false: a query also sees the later positions of its block
   int32_t v_in_k = 0;  // > 0: V is the first so many elements of K, and is not kept
+
+  // Whether attention reads them. Otherwise a position keeps one row of head_dim elements, in the activations' type
+  // even where a cache holds codes.
+  bool is_attention() const { return heads > 0; }
 };
 
 // The facts about a mixer that the caches, the plans of memory and passes, and the costs depend on. Another kind of
@@ -60,11 +64,13 @@ struct Divided {
 // Grouped-query attention over paged K and V.
 struct Attention {
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
-  int32_t rope = 0;       // index in Decoder::ropes
-  int32_t window = 0;     // > 0: a query at q sees no key k <= q - window (nor, bidirectional, k >= q + window)
-  float scale = 0;        // factor on the scores
-  bool causal = true;     // false: a query also sees the later positions of its block (drafters)
-  bool qk_norm = false;   // RMSNorm of every head of q and k, before the rotation
+  int32_t rope = 0;      // index in Decoder::ropes
+  int32_t window = 0;    // > 0: a query at q sees no key k <= q - window (nor, bidirectional, k >= q + window)
+  float scale = 0;       // factor on the scores
+  bool causal = true;    // false: a query also sees the later positions of its block (drafters)
+  bool qk_norm = false;  // RMSNorm of every head of q and k, before the rotation
+  // qk_norm is one of all heads of q together, and one of k's. REQUIRES: no biases.
+  bool wide_norm = false;
   bool v_norm = false;    // RMSNorm of every head of v, without a weight
   bool v_from_k = false;  // there is no projection to v: v is k before its norm
   bool bias = false;      // whether the projections to q, k and v have biases
@@ -88,6 +94,15 @@ struct Latent {
   float scale = 0;         // factor on the scores
   float norm_eps = 1e-6f;  // of the norms of the latent and of q's short row
   ops::QueryGrowth growth;
+
+  MixerFacts facts() const;
+  std::vector<Divided> divided() const;
+  void keep_share(int rank, int ranks);
+};
+
+// A gated convolution along the sequence (ops/short_conv/short_conv.h).
+struct ShortConv {
+  int32_t channels = 0, taps = 0;
 
   MixerFacts facts() const;
   std::vector<Divided> divided() const;
@@ -145,7 +160,7 @@ struct Experts {
   void keep_share(int rank, int ranks);
 };
 
-using Mixer = std::variant<Attention, Latent, GatedDelta>;
+using Mixer = std::variant<Attention, Latent, ShortConv, GatedDelta>;
 using Ffn = std::variant<Dense, Experts>;
 
 // How a block's output y is added to the residual stream: x += scale * norm(y), then x *= factor.
@@ -195,7 +210,7 @@ struct Decoder {
   const Latent* latent(size_t i) const { return std::get_if<Latent>(&layers[i].mixer); }
   const GatedDelta* delta(size_t i) const { return std::get_if<GatedDelta>(&layers[i].mixer); }
   const Experts* experts(size_t i) const { return std::get_if<Experts>(&layers[i].ffn); }
-  // K and V of the first layer that keeps them; no value if no layer does.
+  // K and V of the first layer with attention over them; no value if there is none.
   std::optional<KvFacts> first_kv() const;
   // Layers with a state of fixed size.
   size_t state_layers() const;

@@ -163,6 +163,58 @@ def glm4_moe(*sizes, **more):
         "norm_topk_prob": True, "n_group": 1, "topk_group": 1, **more})
 
 
+def sparse_latent(architecture, model_type, *sizes, index, **more):
+    """index: heads and width of the indexer, whose choice of keys covers the whole context here."""
+    return latent(architecture, model_type, *sizes, **{
+        "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True, "index_n_heads": index[0],
+        "index_head_dim": index[1], "index_topk": 192, "rms_norm_eps": 1e-5, **more})
+
+
+def minimax_m2(*sizes, experts, chosen, rotated, **more):
+    """The width of an expert is "intermediate_size"."""
+    return family_config("MiniMaxM2ForCausalLM", "minimax_m2", sizes, **{
+        "attention_bias": None, "num_local_experts": experts, "num_experts_per_tok": chosen, "rotary_dim": rotated,
+        "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True, "qk_norm_type": "per_layer",
+        "attn_type_list": [1] * sizes[6], "use_mtp": True, "num_mtp_modules": 3, **more})
+
+
+def lfm2(hidden, heads, kv_heads, ffn, vocab, layers, tied, *, types, experts=None, chosen=None, inner=None, dense=None,
+         **more):
+    """types: a letter a layer, c or f."""
+    mixed = {} if experts is None else {"num_experts": experts, "num_experts_per_tok": chosen, "num_dense_layers": dense,
+                                        "moe_intermediate_size": inner, "norm_topk_prob": True, "use_expert_bias": True,
+                                        "routed_scaling_factor": 1.0}
+    name = "Lfm2ForCausalLM" if experts is None else "Lfm2MoeForCausalLM"
+    return family_config(name, "lfm2" if experts is None else "lfm2_moe",
+                         (hidden, heads, kv_heads, None, ffn, vocab, layers, tied), **{
+        "hidden_act": None, "attention_bias": None, "rms_norm_eps": None, "norm_eps": 1e-5, "conv_L_cache": 3,
+        "conv_bias": False, "layer_types": [{"c": "conv", "f": "full_attention"}[kind] for kind in types], **mixed, **more})
+
+
+def dense_inner(config):
+    """The width of the network that every row goes through."""
+    inner = config.get("intermediate_size")
+    if config["model_type"] != "lfm2" or not config.get("block_auto_adjust_ff_dim", True):
+        return inner
+    return -(-int(2 * inner / 3) // config["block_multiple_of"]) * config["block_multiple_of"]
+
+
+# Families' own names for parts of tensors' names, in order.
+NUMBERED = {".gate_proj.": ".w1.", ".up_proj.": ".w3.", ".down_proj.": ".w2."}
+LFM2_NAMES = {
+    "input_layernorm.": "operator_norm.", "post_attention_layernorm.": "ffn_norm.", "self_attn.o_proj.": "self_attn.out_proj.",
+    "self_attn.q_norm.": "self_attn.q_layernorm.", "self_attn.k_norm.": "self_attn.k_layernorm.",
+    "mlp.gate.e_score_correction_bias": "mlp.expert_bias", "mlp.": "feed_forward.", **NUMBERED}
+OWN_NAMES = {"minimax_m2": {"mlp.gate.e_score_correction_bias": "mlp.e_score_correction_bias", "mlp.": "block_sparse_moe.",
+                            **NUMBERED}, "lfm2": LFM2_NAMES, "lfm2_moe": LFM2_NAMES}
+
+
+def own_name(name, model_type):
+    for usual, own in OWN_NAMES.get(model_type, {}).items():
+        name = name.replace(usual, own)
+    return "embedding_norm.weight" if name == "norm.weight" and model_type.startswith("lfm2") else name
+
+
 def is_latent(config):
     return "kv_lora_rank" in config
 
@@ -272,6 +324,27 @@ TARGETS = {
                                   "rope_type": "yarn", "rope_theta": 10000.0, "mscale": 1.0, "mscale_all_dim": 1.0,
                                   "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.1,
                                   "partial_rotary_factor": 0.5, **YARN}), "bf16", 1),
+    "minimax_ranks": (minimax_m2(64, 8, 4, 32, 24, 95, 3, False, experts=8, chosen=3, rotated=16,
+                                 rope_theta=5000000.0), "bf16", 2),
+    "minimax_odd": (minimax_m2(40, 3, 1, 48, 20, 79, 2, False, experts=5, chosen=2, rotated=16), "fp32", 1),
+    "minimax_whole": (minimax_m2(72, 4, 4, 16, 28, 103, 3, True, experts=7, chosen=4, rotated=None, rms_norm_eps=1e-5),
+                      "bf16", 1),
+    "lfm2_tied": (lfm2(64, 4, 2, 96, 93, 4, True, types="ccfc", block_multiple_of=16, rope_theta=1000000.0), "bf16", 1),
+    "lfm2_odd": (lfm2(48, 3, 1, 44, 71, 3, False, types="cff", conv_L_cache=4, block_auto_adjust_ff_dim=False), "fp32", 2),
+    "lfm2_experts": (lfm2(64, 4, 2, 60, 89, 4, True, types="cfcc", experts=8, chosen=3, inner=20, dense=1,
+                          rope_theta=None, rope_parameters={"rope_type": "default", "rope_theta": 5000000.0}), "bf16", 1),
+    "sparse_glm": (sparse_latent("GlmMoeDsaForCausalLM", "glm_moe_dsa", 64, 4, 52, 94, 3, index=(2, 32), q_rank=40,
+                                 width=64, nope=16, rope=16, value=16, experts=8, chosen=3, inner=16, shared=1, dense=1,
+                                 scaling=2.5, n_group=1, topk_group=1, rope_theta=8000000.0), "bf16", 2),
+    "sparse_glm_shared": (sparse_latent("GlmMoeDsaForCausalLM", "glm_moe_dsa", 48, 3, 44, 85, 4, index=(3, 48), q_rank=24,
+                                        width=32, nope=12, rope=32, value=20, experts=5, chosen=2, inner=20, shared=1,
+                                        dense=2, scaling=1.0, n_group=1, topk_group=1, index_topk_pattern="FSFS"),
+                          "fp32", 1),
+    "sparse_deepseek": (sparse_latent("DeepseekV32ForCausalLM", "deepseek_v32", 60, 5, 40, 83, 3, index=(4, 32), q_rank=28,
+                                      width=32, nope=20, rope=16, value=28, experts=8, chosen=2, inner=24, shared=1,
+                                      dense=1, scaling=2.5, n_group=4, topk_group=2, rope_scaling={
+                                          "type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32,
+                                          "beta_slow": 1, **YARN}), "bf16", 1),
 }
 STACKED = ("moe_stacked", "hybrid_experts", "latent_grown")  # all experts of a layer as one tensor
 # Where the one of its place gives an answer with a choice that is too close to compare, or one token for ever.
@@ -405,11 +478,13 @@ def random_layers(config, generator):
 
     def head_norms(layer):
         if gemma4:  # scores have no factor, so that a norm holds it
-            d = heads(layer)[0]
-            return {"self_attn.q_norm": norm(d) * d**-0.5, "self_attn.k_norm": norm(d)}
+            own = heads(layer)[0]
+            return {"self_attn.q_norm": norm(own) * own**-0.5, "self_attn.k_norm": norm(own)}
         if is_hybrid(config) or gemma:
             return {"self_attn.q_norm": above_one(d), "self_attn.k_norm": above_one(d)}
-        normed = model_type.startswith("qwen3") or config.get("use_qk_norm")
+        if model_type == "minimax_m2":
+            return {"self_attn.q_norm": norm(q), "self_attn.k_norm": norm(kv)}
+        normed = model_type.startswith(("qwen3", "lfm2")) or config.get("use_qk_norm")
         return {"self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d)} if normed else {}
 
     def interleaved_experts(layer):
@@ -457,9 +532,39 @@ def random_layers(config, generator):
             **query, "kv_a_proj_with_mqa": matrix(width + rope, hidden), "kv_a_layernorm": norm(width),
             "kv_b_proj": matrix(heads * (nope + value), width), "o_proj": matrix(hidden, heads * value)}.items()}
 
+    def choice_of_keys(layer):
+        """An indexer, where the layer has its own."""
+        if "index_topk" not in config or config.get("index_topk_pattern", "F" * (layer + 1))[layer] == "S":
+            return {}
+        heads, width = config["index_n_heads"], config["index_head_dim"]
+        return {f"layers.{layer}.self_attn.indexer.{name}": value for name, value in {
+            "wq_b.weight": matrix(heads * width, config["q_lora_rank"]), "wk.weight": matrix(width, hidden),
+            "k_norm.weight": norm(width), "k_norm.bias": 0.3 * norm(width), "weights_proj.weight": matrix(heads, hidden)}.items()}
+
+    def convolution(layer):
+        taps = config["conv_L_cache"]
+        return {f"layers.{layer}.conv.{name}.weight": value for name, value in {
+            "in_proj": matrix(3 * hidden, hidden), "out_proj": matrix(hidden, hidden),
+            "conv": torch.randn(hidden, 1, taps, generator=generator) * taps**-0.5}.items()}
+
+    def is_conv(layer):
+        return config.get("layer_types", [""] * (layer + 1))[layer] == "conv"
+
+    def numbered_experts(layer):
+        if layer < config.get("num_dense_layers", 0):
+            return {"mlp.gate_proj": matrix(ffn, hidden), "mlp.up_proj": matrix(ffn, hidden),
+                    "mlp.down_proj": matrix(hidden, ffn)}
+        inner = config.get("moe_intermediate_size", ffn)
+        count = config.get("num_experts") or config["num_local_experts"]
+        return {"mlp.gate": 3 * matrix(count, hidden), **{
+            f"mlp.experts.{e}.{part}": matrix(*shape) for e in range(count) for part, shape in {
+                "gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}.items()}}
+
     def network(layer):
         if "n_routed_experts" in config:
             return shared_network(layer)
+        if model_type in ("minimax_m2", "lfm2_moe"):
+            return numbered_experts(layer)
         chosen = layer not in config.get("mlp_only_layers", []) and (layer + 1) % config.get("decoder_sparse_step", 1) == 0
         if "num_experts" not in config or gemma4 or not chosen:
             return {"mlp.gate_proj": matrix(ffn, hidden), "mlp.up_proj": matrix(ffn, hidden),
@@ -499,7 +604,7 @@ def random_layers(config, generator):
             del shapes["v"]
         return {f"layers.{layer}.self_attn.{name}_proj.weight": matrix(*shape) for name, shape in shapes.items()}
 
-    hidden, ffn, model_type = config["hidden_size"], config.get("intermediate_size"), config["model_type"]
+    hidden, ffn, model_type = config["hidden_size"], dense_inner(config), config["model_type"]
     gemma, gemma4 = model_type == "gemma3_text", model_type.startswith("gemma4")
     d = config.get("head_dim") or hidden // config["num_attention_heads"]
     q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
@@ -509,16 +614,19 @@ def random_layers(config, generator):
             "input_layernorm": above_one(hidden), "post_attention_layernorm": above_one(hidden)}.items()}
         if gemma or gemma4:
             tensors |= {f"layers.{i}.{name}_feedforward_layernorm.weight": above_one(hidden) for name in ("pre", "post")}
-        tensors |= linear_attention(i) if is_linear(i) else latent_attention(i) if is_latent(config) else attention(i)
+        tensors |= convolution(i) if is_conv(i) else linear_attention(i) if is_linear(i) else latent_attention(i) if is_latent(
+            config) else attention(i)
+        tensors |= choice_of_keys(i)
         tensors |= {f"layers.{i}.{name}.weight": value for name, value in {
-            **({} if is_linear(i) else head_norms(i)), **({} if model_type == "gpt_oss" else network(i))}.items()}
+            **({} if is_linear(i) or is_conv(i) else head_norms(i)), **({} if model_type == "gpt_oss" else network(i))}.items()}
         if model_type == "gpt_oss":
             tensors |= interleaved_experts(i)
         if gemma4:
             tensors |= experts_beside(i)
-        if "n_routed_experts" in config and model_type not in ("deepseek_v2", "mistral4") and f"layers.{i}.mlp.gate.weight" in tensors:
-            tensors[f"layers.{i}.mlp.gate.e_score_correction_bias"] = 0.3 * torch.randn(
-                config["n_routed_experts"], generator=generator)
+        router = tensors.get(f"layers.{i}.mlp.gate.weight")
+        if router is not None and (model_type in ("minimax_m2", "lfm2_moe") or (
+                "n_routed_experts" in config and model_type not in ("deepseek_v2", "mistral4"))):
+            tensors[f"layers.{i}.mlp.gate.e_score_correction_bias"] = 0.3 * torch.randn(len(router), generator=generator)
         if model_type == "qwen2" or config.get("attention_bias"):
             tensors |= {f"layers.{i}.self_attn.{name}_proj.bias": 0.5 * torch.randn(n, generator=generator)
                         for name, n in (("q", q), ("k", kv), ("v", kv))}
@@ -596,13 +704,14 @@ def chosen_experts(folder: Path, ids):
         def sort(module, args, out):
             """Some routers leave the order open, in which experts were chosen."""
             logits, _, experts = out
-            bias = getattr(module, "e_score_correction_bias", None)
+            bias = getattr(module, "e_score_correction_bias", args[1] if len(args) > 1 else None)
             scores = logits if bias is None else logits.float().sigmoid() + bias
             order = scores.gather(1, experts).argsort(dim=-1, descending=True, stable=True)
             chosen[f"experts.{layer}"] = experts.gather(1, order).float().flatten()
         return sort
     for i, layer in enumerate(model.model.layers):
-        router = getattr(layer.mlp, "gate", getattr(layer.mlp, "router", getattr(layer, "router", None)))
+        mlp = layer.mlp if hasattr(layer, "mlp") else layer.feed_forward
+        router = getattr(mlp, "gate", getattr(mlp, "router", getattr(layer, "router", None)))
         if router is not None:
             router.register_forward_hook(keep(i))
     model(torch.tensor([ids]))
@@ -642,7 +751,7 @@ def make_target(index, name):
     if name in STACKED:
         tensors = stack_experts(tensors, config["num_hidden_layers"],
                                 config.get("num_experts") or config["n_routed_experts"])
-    tensors = {f"model.{n}": t for n, t in tensors.items()}
+    tensors = {f"model.{own_name(n, config['model_type'])}": t for n, t in tensors.items()}
     vocab, hidden = config["vocab_size"], config["hidden_size"]
     # A tied head repeats the last token for ever where embeddings outweigh what the layers add.
     scale = 0.1 if config["tie_word_embeddings"] and index >= WITHOUT_ANSWER else 0.5

@@ -23,6 +23,8 @@ constexpr int32_t kMaxTaps = 16;
 // DSpark as the DeepSpec library and as SpecForge call it: DFlash's network and, unless their rank is 0, Markov heads.
 // NVIDIA's Model Optimizer calls it DFlash, with a projector_type of its own.
 constexpr std::string_view kDeepSpec = "Qwen3DSparkModel", kSpecForge = "DSparkDraftModel";
+// Liquid's name for the latter.
+constexpr std::string_view kLiquid = "Lfm2DSparkDraftModel";
 constexpr const char* kProjector = "projector_type";
 // DeepSpec's network of the layers of such a target.
 constexpr std::string_view kDeepSpecGemma = "Gemma4DSparkModel";
@@ -238,7 +240,8 @@ Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, boo
   VOLLEY_ASSIGN(const std::string projector, fields.of(kProjector).text(kProjector, ""));
   const bool gemma = architecture == kDeepSpecGemma, deepspec = gemma || architecture == kDeepSpec;
   const bool dflash2 = architecture == kDFlash2;
-  const bool dspark = deepspec || architecture == kSpecForge || (!dflash2 && projector == "dspark");
+  const bool dspark =
+      deepspec || architecture == kSpecForge || architecture == kLiquid || (!dflash2 && projector == "dspark");
   VOLLEY_ASSIGN(const std::string model_type, config.text("model_type", "qwen3"));
   const bool known = gemma ? model_type == "gemma4_text" || model_type == "gemma4_unified_text"
                            : model_type == "qwen3" || (dspark && model_type == "dspark");
@@ -265,6 +268,8 @@ Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, boo
     VOLLEY_RETURN_IF_ERROR(families::read_attention_bias(config, facts.decoder.layers));
     VOLLEY_RETURN_IF_ERROR(families::read_head_norms(config, facts.decoder.layers));
   }
+  VOLLEY_ASSIGN(const bool halves, config.boolean("rope_is_neox_style", true));
+  if (!halves) facts.decoder.ropes[0].interleaved = true;
   VOLLEY_RETURN_IF_ERROR(refuse_variants(fields, facts.decoder, dspark));
   VOLLEY_RETURN_IF_ERROR(read_layers(fields, facts.decoder.layers));
   VOLLEY_ASSIGN(const int32_t block_size, fields.of("block_size").integer("block_size", 2, kMaxBlock));

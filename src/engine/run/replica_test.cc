@@ -99,7 +99,7 @@ std::string refusal(const EngineOptions& options, ErrorCode code) {
 
 TEST(Replica, RefusesWhatDoesNotDivide) {
   const std::string three = refusal(pocket(3), ErrorCode::kInvalidArgument);
-  EXPECT_NE(three.find("--tensor-parallel-size is 3: use 1, 2, 4 or 8."), std::string::npos) << three;
+  EXPECT_NE(three.find("--tensor-parallel-size is 3: use 1, 2, 4, 8 or 16."), std::string::npos) << three;
   const std::string heads = refusal(pocket(4), ErrorCode::kInvalidArgument);
   EXPECT_NE(heads.find("--tensor-parallel-size 4"), std::string::npos) << heads;
   EXPECT_NE(heads.find("use 2"), std::string::npos) << heads;

@@ -388,6 +388,7 @@ Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
   const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) -> Result<ops::AttentionBackend> {
     std::optional<ops::AttentionBackend> common;
     for (const model::KvShape& layer : model::kv_shapes(spec)) {
+      if (!layer.is_attention) continue;
       VOLLEY_ASSIGN(const ops::AttentionBackend own,
                     ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype,
                                                    layer.head_dim, layer.v_in_k));

@@ -21,7 +21,7 @@
 
 namespace volley::engine {
 
-inline constexpr int kMaxReplicas = 256, kMaxRanks = 8;
+inline constexpr int kMaxReplicas = 256, kMaxRanks = 16;
 
 // The folders of the drafters, in their order.
 std::vector<std::string> draft_dirs(const EngineOptions& options);

@@ -52,8 +52,8 @@ Status check_ranges(const EngineOptions& o) {
   VOLLEY_RETURN_IF_ERROR(check_most("--max-num-seqs", o.max_num_seqs, kMaxSlots));
   VOLLEY_RETURN_IF_ERROR(check_most("--prefill-chunk", o.prefill_chunk, kMaxRows));
   VOLLEY_RETURN_IF_ERROR(check_most("--max-num-batched-tokens", o.max_num_batched_tokens, kMaxRows));
-  if (const int ranks = o.tensor_parallel_size; ranks != 1 && ranks != 2 && ranks != 4 && ranks != 8) {
-    return invalid_argument("--tensor-parallel-size is " + std::to_string(ranks) + ": use 1, 2, 4 or 8.");
+  if (const int ranks = o.tensor_parallel_size; (ranks & (ranks - 1)) != 0) {
+    return invalid_argument("--tensor-parallel-size is " + std::to_string(ranks) + ": use 1, 2, 4, 8 or 16.");
   }
   VOLLEY_RETURN_IF_ERROR(check_nodes(o));
   if (o.page_size % ops::kKvTile != 0 || o.page_size > 4096) {

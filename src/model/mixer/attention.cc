@@ -1,6 +1,8 @@
 // Grouped-query attention over paged K and V as a mixer.
 #include "model/pass.h"
+#include "ops/embedding/embedding.h"
 #include "ops/sigmoid_gate/sigmoid_gate.h"
+#include "ops/wide_norm/wide_norm.h"
 
 namespace volley::model {
 namespace {
@@ -18,6 +20,9 @@ class AttentionBlock final : public PlacedBlock<Attention> {
   ops::HeadShape shape_in(const Pass& pass) const {
     return {spec_.heads, spec_.kv_heads, spec_.head_dim, pass.kv[setup_.kv_layer].dtype, setup_.numerics.attention};
   }
+
+  // Norms all heads of q, and all of k. The ranks' sums are added.
+  void norm_heads_together(Pass& pass, TensorView qkv, const Residual& x) const;
 
   Vector q_norm_, k_norm_, qkv_bias_, o_bias_, sinks_;
   ops::LinearWeight qkv_, o_;
@@ -44,6 +49,23 @@ void AttentionBlock::plan(Pass& pass) const {
   pass.plan_attention(shape_in(pass), view_of(spec_));
 }
 
+void AttentionBlock::norm_heads_together(Pass& pass, TensorView qkv, const Residual& x) const {
+  ArenaScope scope(pass.scratch);
+  const auto take_sums = [&] { return pass.scratch.take(DType::kF32, {qkv.dim(0), ops::WideNorm::kSums}); };
+  ops::WideNorm norm = {.x = qkv,
+                        .parts = {{0, q_norm_.view}, {spec_.q_width(), k_norm_.view}},
+                        .sums = take_sums(),
+                        .eps = setup_.norm_eps};
+  ops::sum_squares(pass.stream, norm);
+  if (x.is_shared()) {
+    const TensorView own = norm.sums;
+    norm.sums = take_sums();
+    ops::zero(pass.stream, norm.sums);
+    x.group->add_sum(pass.stream, own, norm.sums);
+  }
+  ops::norm_by_sums(pass.stream, norm, x.is_shared() ? x.group->ranks() : 1);
+}
+
 void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
   const ops::Rows& rows = pass.rows;
   const ops::RowView& view = rows.views[view_of(spec_)];
@@ -58,8 +80,12 @@ void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) con
     ops::QkvWrite write;
     write.qkv = qkv;
     write.bias = qkv_bias_.view;
-    write.q_norm = q_norm_.view;
-    write.k_norm = k_norm_.view;
+    if (spec_.wide_norm) {
+      norm_heads_together(pass, qkv, x);
+    } else {
+      write.q_norm = q_norm_.view;
+      write.k_norm = k_norm_.view;
+    }
     write.v_norm = spec_.v_norm;
     write.v_from_k = spec_.v_from_k;
     write.eps = setup_.norm_eps;

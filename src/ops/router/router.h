@@ -31,8 +31,9 @@ struct RouterRule {
   // kSigmoid: experts lie in `groups` groups of equal size. Only those of `top_groups` groups can be chosen: of the
   // groups whose two highest scores have the greatest sums.
   int32_t groups = 1, top_groups = 1;
-  bool renormalise = true;  // weights over their sum (kSigmoid: over the sum + 1e-20)
-  float scaling = 1.0f;     // the final factor on the weights
+  bool renormalise = true;  // weights over their sum (kSigmoid: over the sum + sum_floor)
+  float sum_floor = 1e-20f;
+  float scaling = 1.0f;  // the final factor on the weights
   // The experts of this rank: own_count from own_first on, if other ranks have the others; own_count 0: all.
   int32_t own_first = 0, own_count = 0;
 

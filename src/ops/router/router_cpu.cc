@@ -72,7 +72,7 @@ void weigh(const RouterRule& rule, const float* expert_scale, Row& row) {
   }
   float divisor = 1;
   if (rule.renormalise) {
-    divisor = rule.score == RouterScore::kSigmoid ? sum + 1e-20f : sum;
+    divisor = rule.score == RouterScore::kSigmoid ? sum + rule.sum_floor : sum;
   } else if (rule.score == RouterScore::kSoftmax) {
     divisor = sum_of_exponentials(row.scores, rule.experts, highest);
   }

@@ -183,7 +183,7 @@ __device__ void choose(const RouteArgs& args, int64_t row, float* choice, int& e
   }
   float divisor = 1;
   if (rule.renormalise) {
-    divisor = sigmoids ? sum + 1e-20f : sum;
+    divisor = sigmoids ? sum + rule.sum_floor : sum;
   } else if (!sigmoids) {
     float all = 0;
 #pragma unroll
