@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import load_file
 from volley_train import guards
 from volley_train.blocks import Layout, Rows, block_rule, draft, features_of, pick_anchors
-from volley_train.data import grams, held_grams, pack
-from volley_train.decoding import Decoder, Prompt, loop_start
+from volley_train.data import grams, held_grams, loop_start, pack
 from volley_train.judge import noise_of_choice, walk
 from volley_train.losses import distillation, dpace
 from volley_train.targets import Bundle
@@ -29,9 +28,14 @@ def bundle():
 def rows(bundle):
     asked = [bundle.encode(bundle.render([{"role": "user", "content": text}]))
              for text in ("What is 3 + 4?", "Sort these numbers: 5, 2, 9.", "Who are you?")]
-    answers = Decoder(bundle.model, 2, 72, bundle.stops, graph=False).run([Prompt(ids, limit=32) for ids in asked])
-    talks = [(torch.tensor(a.prompt.ids + a.ids).numpy(), len(a.prompt.ids)) for a in answers]
-    assert len(talks) == 3
+    talks = []
+    for ids in asked:
+        talk = torch.tensor([ids])
+        while talk.shape[1] < len(ids) + 32 and int(talk[0, -1]) not in bundle.stops:
+            with torch.no_grad():
+                hidden, _ = bundle.model(talk, torch.arange(talk.shape[1])[None], None, [])
+            talk = torch.cat((talk, bundle.model.lm_head(hidden[:, -1:]).argmax(-1)), 1)
+        talks.append((talk[0].numpy(), len(ids)))
     return pack(talks, 96)[torch.arange(2)]
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from .blocks import Layout, Rows, draft, features_of, pick_anchors
-from .losses import accepted, distillation, of_head
+from .losses import accepted, distillation, of_head, summed
 from .networks import Config, Drafter, Target
 
 
@@ -34,6 +36,9 @@ class Recipe:
     seed: int = 1
     chunk: int = 8192  # draft rows whose logits are computed at once
     checkpoint: float = 120  # seconds between checkpoints
+    halt: float = 1  # the share of training at which it stops for now
+    keep: float = 0  # GB of features that stay in memory for further epochs
+    muon: bool = False  # for the layers' matrices
 
 
 def layouts(r: Recipe, device: str) -> tuple[Layout, Layout]:
@@ -52,38 +57,66 @@ class Trainer:
         self.target, self.drafter, self.rows, self.recipe, self.flex, self.log = target, drafter, rows, recipe, flex, log
         self.device = rows.ids.device
         cuda = self.device.type == "cuda"
-        self.optimiser = torch.optim.AdamW(drafter.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0,
-                                           fused=cuda)
+        turned = [p for n, p in drafter.named_parameters() if recipe.muon and p.dim() == 2 and n.startswith(("layers.", "fc."))]
+        rest = [p for p in drafter.parameters() if all(p is not q for q in turned)]
+        self.optimisers = [torch.optim.AdamW(rest, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=cuda)]
+        if turned:
+            self.optimisers.append(torch.optim.Muon(turned, lr=recipe.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"))
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self.room = recipe.keep * 1e9
         self.step, self.spent = 0, 0.0
+        self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.draws = torch.Generator().manual_seed(recipe.seed)
+        torch.manual_seed(recipe.seed + self.rank)  # of the anchors
         self.order: list[int] = []
 
-    def batch(self) -> Rows:
-        if len(self.order) < self.recipe.batch:
-            self.order += torch.randperm(len(self.rows.ids), generator=self.draws).tolist()
+    def batch(self) -> list[int]:
+        """A step's rows. Each rank has rows of its own."""
+        own = torch.arange(self.rank, len(self.rows.ids), self.ranks)
+        while len(self.order) < self.recipe.batch:
+            self.order += own[torch.randperm(len(own), generator=self.draws)].tolist()
         pick, self.order = self.order[:self.recipe.batch], self.order[self.recipe.batch:]
-        return self.rows[torch.tensor(pick, device=self.device)]
+        return pick
+
+    def sum_gradients(self) -> None:
+        found = [p.grad for p in self.drafter.parameters() if p.grad is not None]
+        flat = summed(torch.cat([g.flatten() for g in found]))
+        for g, part in zip(found, flat.split([g.numel() for g in found])):
+            g.copy_(part.view_as(g))
+
+    @torch.no_grad()
+    def features(self, pick: list[int], rows: Rows) -> tuple[Tensor, Tensor]:
+        if all(i in self.kept for i in pick):
+            return tuple(torch.stack(parts) for parts in zip(*(self.kept[i] for i in pick)))
+        hidden, features = features_of(self.target, rows, self.drafter.c["dflash_config"]["target_layer_ids"], self.flex)
+        for i, h, f in zip(pick, hidden.bfloat16(), features.bfloat16()):
+            if i not in self.kept and (size := 2 * (h.numel() + f.numel())) <= self.room:
+                self.kept[i], self.room = (h.clone(), f.clone()), self.room - size
+        return hidden, features
 
     def progress(self) -> float:
         r = self.recipe
-        return self.spent / r.seconds if r.seconds else self.step / r.steps
+        done = torch.tensor(self.spent / r.seconds if r.seconds else self.step / r.steps, device=self.device)
+        if self.ranks > 1:
+            dist.broadcast(done, 0)  # one clock says it
+        return float(done)
 
     def run(self, folder: Path) -> None:
-        r, layer_ids = self.recipe, self.drafter.c["dflash_config"]["target_layer_ids"]
+        r = self.recipe
         short, mixed = layouts(r, str(self.device))
         head = self.target.lm_head.weight
         begun, saved = time.time() - self.spent, time.time()
         marks = (1, 10, 50, 100)
-        while (done := self.progress()) < 1:
+        while (done := self.progress()) < r.halt:
             layout = short if done < r.turn else mixed
             rate = r.rate * min(1.0, (self.step + 1) / r.warmup) * 0.5 * (1 + math.cos(math.pi * done))
-            for group in self.optimiser.param_groups:
+            for group in (g for o in self.optimisers for g in o.param_groups):
                 group["lr"] = rate
-            rows = self.batch()
+            pick = self.batch()
+            rows = self.rows[torch.tensor(pick, device=self.device)]
             anchors, usable = pick_anchors(rows, layout.blocks)
             with torch.autocast(self.device.type, torch.bfloat16):
-                with torch.no_grad():
-                    hidden, features = features_of(self.target, rows, layer_ids, self.flex)
+                hidden, features = self.features(pick, rows)
                 drafts = draft(self.drafter, self.target.model.embed_tokens.weight, rows, features, anchors, usable,
                                layout, self.flex)
             loss, info = distillation(drafts, hidden, head, layout, r.gamma, r.alpha if done >= r.pace else None,
@@ -92,14 +125,18 @@ class Trainer:
                 with torch.autocast(self.device.type, torch.bfloat16):
                     loss = loss + of_head(self.drafter, drafts, hidden, head, layout, r.gamma, r.chunk)
             loss.backward()
+            if self.ranks > 1:
+                self.sum_gradients()
             norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0)
-            self.optimiser.step()
-            self.optimiser.zero_grad(set_to_none=True)
+            for optimiser in self.optimisers:
+                optimiser.step()
+                optimiser.zero_grad(set_to_none=True)
             self.step += 1
             if self.step % 100 == 0 or self.step in marks or self.step % 5 == 0 and not r.seconds:
                 taken = accepted(info["hits"], layout, self.drafter.first_proposal)
                 full = drafts.live.float().sum() / usable.sum()
-                self.log({"step": self.step, "seconds": round(time.time() - begun, 1), "loss": round(loss.item(), 4),
+                self.log({"step": self.step, "seconds": round(time.time() - begun, 1),
+                          "loss": round(summed(loss.detach().clone()).item(), 4),
                           "kl": round(info["kl"].item(), 4), "eal": round(1 + taken[usable].float().mean().item(), 3),
                           "proposals": round(full.item(), 2), "gradient": round(float(norm), 3), "rate": round(rate, 6)})
             self.spent = time.time() - begun
@@ -109,9 +146,12 @@ class Trainer:
         self.save(folder)
 
     def save(self, folder: Path) -> None:
+        if self.rank > 0:
+            return
         folder.mkdir(parents=True, exist_ok=True)
-        torch.save({"drafter": self.drafter.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step,
-                    "spent": self.spent, "order": self.order, "draws": self.draws.get_state()}, folder / "state.tmp")
+        torch.save({"drafter": self.drafter.state_dict(), "optimisers": [o.state_dict() for o in self.optimisers], "step": self.step,
+                    "spent": self.spent, "order": self.order, "draws": self.draws.get_state(),
+                    "seed": self.recipe.seed}, folder / "state.tmp")
         (folder / "state.tmp").rename(folder / "state.pt")
 
     def resume(self, folder: Path) -> bool:
@@ -119,10 +159,25 @@ class Trainer:
             return False
         state = torch.load(folder / "state.pt", map_location=self.device, weights_only=True)
         self.drafter.load_state_dict(state["drafter"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.spent, self.order = state["step"], state["spent"], state["order"]
-        self.draws.set_state(state["draws"].cpu())
+        for optimiser, kept in zip(self.optimisers, state["optimisers"]):
+            optimiser.load_state_dict(kept)
+        self.step, self.spent = state["step"], state["spent"]
+        if state["seed"] == self.recipe.seed and self.rank == 0:  # others go on in an order of their own
+            self.order = state["order"]
+            self.draws.set_state(state["draws"].cpu())
         return True
+
+
+@torch.no_grad()
+def like_the_target(drafter: Drafter, target: Target) -> None:
+    """Begins with the target's last layers, and with the last feature as what the first of them reads."""
+    layers = target.model.layers[-len(drafter.layers):]
+    for own, other in zip(drafter.layers, layers):
+        own.load_state_dict(other.state_dict(), strict=False)
+    width = len(drafter.fc.weight)
+    drafter.fc.weight.zero_()[:, -width:].fill_diagonal_(1)
+    drafter.hidden_norm.load_state_dict(layers[0].input_layernorm.state_dict())
+    drafter.norm.load_state_dict(target.model.norm.state_dict())
 
 
 def draft_config(c: Config, layers: int, block: int, window: int | None, causal: bool, mask_token: int,
