@@ -51,7 +51,8 @@ INSTANTIATE_TEST_SUITE_P(
                   R"({"architectures":["Qwen3ForCausalLM"]})",
                   kUnbuilt,
                   {"Qwen3ForCausalLM",
-                   "DFlash2DraftModel, DSparkDraftModel, Qwen3DSparkModel, Gemma4DSparkModel, ReplayDraftModel"}},
+                   "DFlash2DraftModel, DSparkDraftModel, Qwen3DSparkModel, Gemma4DSparkModel, ReplayDraftModel, "
+                   "FeatureStream"}},
         BadConfig{"domino",
                   R"({"architectures":["DominoDraftModel"]})",
                   kUnbuilt,

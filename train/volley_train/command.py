@@ -32,6 +32,7 @@ from .blocks import Rows
 from .data import Answer, Answers, Prompt, grams, held_grams, pack, save_answers
 from .judge import judge
 from .networks import Drafter
+from .stream import Stream
 from .targets import Bundle
 from .training import Recipe, Trainer, draft_config, export, layouts, like_the_target, load_drafter
 
@@ -186,15 +187,36 @@ class Run:
                   "features": config["dflash_config"]["target_layer_ids"], "seconds": round(time.time() - began, 1)})
         if self.cuda and not a.eager:
             self._same_masks(drafter, rows, recipe)
-        trainer = Trainer(self.bundle.model, drafter, rows, recipe, flex, self.log)
+        stream = self._stream(config, rows) if a.stream else None
+        trainer = Trainer(self.bundle.model, drafter, rows, recipe, flex, self.log, stream)
         if trainer.resume(folder):
             self.log({"stage": "resumed", "step": trainer.step})
-        trainer.run(folder)
+        try:
+            trainer.run(folder)
+        finally:
+            if stream:
+                stream.close()
         if trainer.rank > 0 or a.halt < 1:
             return
         export(drafter, folder / "drafter")
         export(drafter, folder / "drafter-speculators", "speculators") if a.speculators else None
         self.log({"stage": "trained", "steps": trainer.step, "seconds": round(time.time() - began, 1)})
+
+    def _stream(self, config: dict[str, Any], rows: Rows) -> Stream:
+        """The engine's features, which must be those of the pass here; the target's layers then leave this process."""
+        layers = [*config["dflash_config"]["target_layer_ids"], len(self.bundle.model.model.layers) - 1]
+        stream = Stream(self.a.volley, self.a.target, layers, self.out / "stream", self.a.stream,
+                        ["--concurrency", "16", "--max-model-len", str(self.a.row + 1), *self.a.engine_options.split()])
+        few = rows[torch.arange(1, device=self.device)]
+        first = (few.documents[0] == 0).nonzero()[:, 0]
+        with torch.no_grad():
+            ours = blocks.features_of(self.bundle.model, few, layers, False)[1][0, first]
+        talk = few.ids[0, first].cpu().numpy()
+        stream.ask([talk])
+        cosines = guards.same_features(stream.take(talk), ours.cpu(), layers)
+        self.log({"stage": "stream", "layers": layers, "cosines": [round(c, 6) for c in cosines]})
+        self.bundle.model.model.layers = torch.nn.ModuleList()
+        return stream
 
     def _agreement(self, data: Answers) -> None:
         """Whether the packed pass chooses what the decoding one chose in greedy answers."""
@@ -317,6 +339,8 @@ def parser() -> argparse.ArgumentParser:
     g.add_argument("--rate", type=float, default=1.5e-3)
     g.add_argument("--muon", action="store_true")
     g.add_argument("--fresh", action="store_true", help="random weights at first, not those of the target's last layers")
+    g.add_argument("--stream", type=float, default=0, metavar="GB",
+                   help="features come from the engine, through a ring of so many GB in shared memory")
     g.add_argument("--halt", type=float, default=1, help="the share of training at which it stops, to be continued")
     g.add_argument("--keep", type=float, default=0, help="GB of features that stay in memory for further epochs")
     g.add_argument("--speculators", action="store_true", help="also in the speculators library's schema")

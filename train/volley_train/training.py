@@ -4,11 +4,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
@@ -17,6 +19,7 @@ from torch import Tensor
 from .blocks import Layout, Rows, draft, features_of, pick_anchors
 from .losses import accepted, distillation, of_head, summed
 from .networks import Config, Drafter, Target
+from .stream import Stream
 
 
 @dataclass
@@ -53,7 +56,7 @@ def layouts(r: Recipe, device: str) -> tuple[Layout, Layout]:
 
 class Trainer:
     def __init__(self, target: Target, drafter: Drafter, rows: Rows, recipe: Recipe, flex: bool,
-                 log: Callable[[dict[str, Any]], None]) -> None:
+                 log: Callable[[dict[str, Any]], None], stream: Stream | None = None) -> None:
         self.target, self.drafter, self.rows, self.recipe, self.flex, self.log = target, drafter, rows, recipe, flex, log
         self.device = rows.ids.device
         cuda = self.device.type == "cuda"
@@ -64,19 +67,46 @@ class Trainer:
             self.optimisers.append(torch.optim.Muon(turned, lr=recipe.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"))
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         self.room = recipe.keep * 1e9
+        self.stream, self.ahead = stream, deque[int]()
         self.step, self.spent = 0, 0.0
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.draws = torch.Generator().manual_seed(recipe.seed)
         torch.manual_seed(recipe.seed + self.rank)  # of the anchors
         self.order: list[int] = []
 
+    def draw(self) -> int:
+        """The next row. Each rank has rows of its own."""
+        if not self.order:
+            own = torch.arange(self.rank, len(self.rows.ids), self.ranks)
+            self.order = own[torch.randperm(len(own), generator=self.draws)].tolist()
+        return self.order.pop(0)
+
+    def talks(self, i: int) -> list[Tensor]:
+        """Where the conversations of a row stand."""
+        documents = self.rows.documents[i]
+        return [(documents == d).nonzero()[:, 0] for d in range(int(documents.max()) + 1)]
+
+    def asked(self) -> Iterator[np.ndarray]:
+        """Conversations in the order in which steps will need them, which a stream asks for ahead of them."""
+        while True:
+            self.ahead.append(self.draw())
+            for where in self.talks(self.ahead[-1]):
+                yield self.rows.ids[self.ahead[-1], where].cpu().numpy()
+
     def batch(self) -> list[int]:
-        """A step's rows. Each rank has rows of its own."""
-        own = torch.arange(self.rank, len(self.rows.ids), self.ranks)
-        while len(self.order) < self.recipe.batch:
-            self.order += own[torch.randperm(len(own), generator=self.draws)].tolist()
-        pick, self.order = self.order[:self.recipe.batch], self.order[self.recipe.batch:]
-        return pick
+        if self.stream is None:
+            return [self.draw() for _ in range(self.recipe.batch)]
+        while len(self.ahead) <= self.recipe.batch:
+            time.sleep(0.001)
+        return [self.ahead.popleft() for _ in range(self.recipe.batch)]
+
+    def streamed(self, pick: list[int]) -> tuple[Tensor, Tensor]:
+        width = self.target.c["hidden_size"]
+        out = torch.zeros(len(pick), self.rows.ids.shape[1], width + self.drafter.fc.in_features, device=self.device)
+        for row, i in zip(out, pick):
+            for where in self.talks(i):
+                row[where] = self.stream.take(self.rows.ids[i, where].cpu().numpy()).to(self.device, out.dtype)
+        return self.target.model.norm(out[..., -width:].to(self.target.lm_head.weight.dtype)), out[..., :-width]
 
     def sum_gradients(self) -> None:
         found = [p.grad for p in self.drafter.parameters() if p.grad is not None]
@@ -86,6 +116,8 @@ class Trainer:
 
     @torch.no_grad()
     def features(self, pick: list[int], rows: Rows) -> tuple[Tensor, Tensor]:
+        if self.stream is not None:
+            return self.streamed(pick)
         if all(i in self.kept for i in pick):
             return tuple(torch.stack(parts) for parts in zip(*(self.kept[i] for i in pick)))
         hidden, features = features_of(self.target, rows, self.drafter.c["dflash_config"]["target_layer_ids"], self.flex)
@@ -104,6 +136,8 @@ class Trainer:
     def run(self, folder: Path) -> None:
         r = self.recipe
         short, mixed = layouts(r, str(self.device))
+        if self.stream is not None:
+            self.stream.feed(self.asked())
         head = self.target.lm_head.weight
         begun, saved = time.time() - self.spent, time.time()
         marks = (1, 10, 50, 100)
@@ -150,7 +184,7 @@ class Trainer:
             return
         folder.mkdir(parents=True, exist_ok=True)
         torch.save({"drafter": self.drafter.state_dict(), "optimisers": [o.state_dict() for o in self.optimisers], "step": self.step,
-                    "spent": self.spent, "order": self.order, "draws": self.draws.get_state(),
+                    "spent": self.spent, "order": [*self.ahead, *self.order], "draws": self.draws.get_state(),
                     "seed": self.recipe.seed}, folder / "state.tmp")
         (folder / "state.tmp").rename(folder / "state.pt")
 
