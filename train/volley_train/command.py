@@ -34,7 +34,7 @@ from .judge import judge
 from .networks import Drafter
 from .stream import Stream
 from .targets import Bundle
-from .training import Recipe, Trainer, draft_config, export, layouts, like_the_target, load_drafter
+from .training import Recipe, Trainer, draft_config, export, layouts, load_drafter
 
 HEADS: dict[str, dict[str, Any]] = {
     "dflash": {}, "dflash2": {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 64, "selector_top_k": 16},
@@ -176,10 +176,8 @@ class Run:
         config = draft_config(self.bundle.config, a.layers, a.block, a.window or None, not a.bidirectional, mask,
                               HEADS[a.kind], a.kind)
         drafter = Drafter(config).to(self.device)
-        if not a.fresh:
-            like_the_target(drafter, self.bundle.model)
         recipe = Recipe(seconds=a.seconds, steps=a.steps, batch=a.batch, draft_rows=a.draft_rows, short=min(a.short, a.block),
-                        long=a.block, rate=a.rate, seed=a.seed, chunk=a.chunk, keep=a.keep, muon=a.muon, halt=a.halt)
+                        long=a.block, rate=a.rate, seed=a.seed, chunk=a.chunk, keep=a.keep, halt=a.halt)
         flex = self.cuda and not a.eager
         self._agreement(data)
         guards.before_training(self.bundle.model, drafter, rows, layouts(recipe, self.device)[1], False)
@@ -337,8 +335,6 @@ def parser() -> argparse.ArgumentParser:
     g.add_argument("--row", type=int, default=1024, help="tokens of a row")
     g.add_argument("--draft-rows", type=int, default=2048, help="of a row")
     g.add_argument("--rate", type=float, default=1.5e-3)
-    g.add_argument("--muon", action="store_true")
-    g.add_argument("--fresh", action="store_true", help="random weights at first, not those of the target's last layers")
     g.add_argument("--stream", type=float, default=0, metavar="GB",
                    help="features come from the engine, through a ring of so many GB in shared memory")
     g.add_argument("--halt", type=float, default=1, help="the share of training at which it stops, to be continued")

@@ -41,7 +41,6 @@ class Recipe:
     checkpoint: float = 120  # seconds between checkpoints
     halt: float = 1  # the share of training at which it stops for now
     keep: float = 0  # GB of features that stay in memory for further epochs
-    muon: bool = False  # for the layers' matrices
 
 
 def layouts(r: Recipe, device: str) -> tuple[Layout, Layout]:
@@ -60,11 +59,8 @@ class Trainer:
         self.target, self.drafter, self.rows, self.recipe, self.flex, self.log = target, drafter, rows, recipe, flex, log
         self.device = rows.ids.device
         cuda = self.device.type == "cuda"
-        turned = [p for n, p in drafter.named_parameters() if recipe.muon and p.dim() == 2 and n.startswith(("layers.", "fc."))]
-        rest = [p for p in drafter.parameters() if all(p is not q for q in turned)]
-        self.optimisers = [torch.optim.AdamW(rest, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=cuda)]
-        if turned:
-            self.optimisers.append(torch.optim.Muon(turned, lr=recipe.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"))
+        self.optimiser = torch.optim.AdamW(drafter.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0,
+                                           fused=cuda)
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         self.room = recipe.keep * 1e9
         self.stream, self.ahead = stream, deque[int]()
@@ -144,7 +140,7 @@ class Trainer:
         while (done := self.progress()) < r.halt:
             layout = short if done < r.turn else mixed
             rate = r.rate * min(1.0, (self.step + 1) / r.warmup) * 0.5 * (1 + math.cos(math.pi * done))
-            for group in (g for o in self.optimisers for g in o.param_groups):
+            for group in self.optimiser.param_groups:
                 group["lr"] = rate
             pick = self.batch()
             rows = self.rows[torch.tensor(pick, device=self.device)]
@@ -162,9 +158,8 @@ class Trainer:
             if self.ranks > 1:
                 self.sum_gradients()
             norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0)
-            for optimiser in self.optimisers:
-                optimiser.step()
-                optimiser.zero_grad(set_to_none=True)
+            self.optimiser.step()
+            self.optimiser.zero_grad(set_to_none=True)
             self.step += 1
             if self.step % 100 == 0 or self.step in marks or self.step % 5 == 0 and not r.seconds:
                 taken = accepted(info["hits"], layout, self.drafter.first_proposal)
@@ -183,7 +178,7 @@ class Trainer:
         if self.rank > 0:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        torch.save({"drafter": self.drafter.state_dict(), "optimisers": [o.state_dict() for o in self.optimisers], "step": self.step,
+        torch.save({"drafter": self.drafter.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step,
                     "spent": self.spent, "order": [*self.ahead, *self.order], "draws": self.draws.get_state(),
                     "seed": self.recipe.seed}, folder / "state.tmp")
         (folder / "state.tmp").rename(folder / "state.pt")
@@ -193,25 +188,12 @@ class Trainer:
             return False
         state = torch.load(folder / "state.pt", map_location=self.device, weights_only=True)
         self.drafter.load_state_dict(state["drafter"])
-        for optimiser, kept in zip(self.optimisers, state["optimisers"]):
-            optimiser.load_state_dict(kept)
+        self.optimiser.load_state_dict(state["optimiser"])
         self.step, self.spent = state["step"], state["spent"]
         if state["seed"] == self.recipe.seed and self.rank == 0:  # others go on in an order of their own
             self.order = state["order"]
             self.draws.set_state(state["draws"].cpu())
         return True
-
-
-@torch.no_grad()
-def like_the_target(drafter: Drafter, target: Target) -> None:
-    """Begins with the target's last layers, and with the last feature as what the first of them reads."""
-    layers = target.model.layers[-len(drafter.layers):]
-    for own, other in zip(drafter.layers, layers):
-        own.load_state_dict(other.state_dict(), strict=False)
-    width = len(drafter.fc.weight)
-    drafter.fc.weight.zero_()[:, -width:].fill_diagonal_(1)
-    drafter.hidden_norm.load_state_dict(layers[0].input_layernorm.state_dict())
-    drafter.norm.load_state_dict(target.model.norm.state_dict())
 
 
 def draft_config(c: Config, layers: int, block: int, window: int | None, causal: bool, mask_token: int,
