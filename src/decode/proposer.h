@@ -43,6 +43,9 @@ class Proposer {
   // Target layers whose outputs commit() wants, in the order of their columns.
   virtual std::span<const int32_t> feature_layers() const { return {}; }
 
+  // Whether what commit() enqueues may be recorded once for many steps.
+  virtual bool recordable() const { return true; }
+
   // Bytes of its weights on the device.
   virtual int64_t packed_bytes() const { return 0; }
   // Bytes that it keeps for the slots on the device, beside pages.
@@ -52,8 +55,8 @@ class Proposer {
   // gets most tokens accepted.
   virtual void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) = 0;
   // Learns features of the target's rows: [rows][columns], in the target's activation dtype. Rejected rows may stand
-  // behind those that joined their sequence; what they write is overwritten before it is read. Token ids and visibility
-  // of `rows` are unset; page tables are those of the drafter's layers. Not called without feature layers.
+  // behind those that joined their sequence; what they write is overwritten before it is read. The visibility of `rows`
+  // is unset; page tables are those of the drafter's layers. Not called without feature layers.
   virtual void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) {}
 };
 

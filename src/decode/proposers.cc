@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "decode/dflash/config.h"
+#include "decode/features/features_spec.h"
 #include "decode/mtp/mtp.h"
 #include "decode/replay/replay_spec.h"
 #include "families/fields.h"
@@ -29,6 +30,7 @@ constexpr Kind kKinds[] = {
     {"Qwen3DSparkModel", "", dflash::read_proposer},
     {"Gemma4DSparkModel", "", dflash::read_proposer},
     {"ReplayDraftModel", "", replay::read_proposer},
+    {"FeatureStream", "", features::read_proposer},
     // Targets that bring a head of their own.
     {"Qwen3NextForCausalLM", "", mtp::read_proposer},
     {"Qwen3_5ForCausalLM", "", mtp::read_proposer},

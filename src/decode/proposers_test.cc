@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(
                               kUnbuilt,
                               {"Qwen3ForCausalLM",
                                "DFlash2DraftModel, DSparkDraftModel, Lfm2DSparkDraftModel, Qwen3DSparkModel, "
-                               "Gemma4DSparkModel, ReplayDraftModel"}},
+                               "Gemma4DSparkModel, ReplayDraftModel, FeatureStream"}},
                     BadConfig{"domino",
                               R"({"architectures":["DominoDraftModel"]})",
                               kUnbuilt,

@@ -59,7 +59,9 @@ Result<std::unique_ptr<Round>> Round::create(Device& device, const model::Networ
   VOLLEY_CHECK(drafters.size() <= kMostDrafters && resolved.draft_lengths.size() == drafters.size());
   std::unique_ptr<Round> round(new Round(device, target, kv, std::move(drafters), resolved));
   VOLLEY_RETURN_IF_ERROR(round->allocate());
-  if (resolved.graphs && !resolved.profile) round->record_graphs(progress);
+  const auto recordable = [](const Drafter& drafter) { return drafter.proposer->recordable(); };
+  if (resolved.graphs && !resolved.profile && std::ranges::all_of(round->drafters_, recordable))
+    round->record_graphs(progress);
   return round;
 }
 

@@ -11,7 +11,7 @@ from volley_suite.errors import SuiteError
 from volley_suite.journal import Answer, Cell, Journal, Verdict
 from volley_suite.load import Load, parse_loads, poisson_starts
 from volley_suite.suite import Plan, pending
-from volley_suite.summary import latency, summarize, throughput, tokens_per_step, wall_s
+from volley_suite.summary import latency, loops, summarize, throughput, tokens_per_step, wall_s
 from volley_suite.tasks import Sample, Task
 
 TASK = Task("t", [Sample([{"role": "user", "content": "a"}], judge="text"),
@@ -94,6 +94,12 @@ def test_tokens_per_step() -> None:
     assert tokens_per_step([_answer(cell, 0, accepted_tokens=8)]) == (5.0, False)
     assert tokens_per_step([_answer(cell, 0, accepted_tokens=10)]) == (10.0, False)
     assert tokens_per_step([_answer(cell, 0)]) == (None, False)
+
+
+def test_what_loops() -> None:
+    sentence = "The mouse went home and said that it was late. "
+    assert loops("A story. " + sentence * 15) and loops("ha" * 300)
+    assert not loops(sentence * 7) and not loops("".join(f"{i}. {sentence}" for i in range(20))) and not loops("")
 
 
 def test_percentiles_are_nearest_ranks() -> None:

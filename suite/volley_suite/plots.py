@@ -59,7 +59,8 @@ def speedup_plot(rows: Sequence[Row], path: Path) -> bool:
     for axis in (speed, steps):
         axis.set_xticks(range(len(tasks)), tasks, rotation=20 if len(tasks) > 3 else 0)
     if len(loads) > 1:
-        speed.legend(frameon=False)
+        speed.margins(y=0.18)  # the legend stands above the bars
+        speed.legend(frameon=False, loc="upper center", ncols=len(loads), columnspacing=1.0)
     _save(figure, path)
     return True
 

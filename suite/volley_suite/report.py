@@ -22,6 +22,12 @@ def _percent(row: Row) -> str:
     return "-" if row.accuracy is None else f"{100 * row.accuracy:.1f} %"
 
 
+def _looping(row: Row) -> str:
+    """How many answers loop, and the tokens a step of these."""
+    steps = "" if row.looping_tokens_per_step is None else f" ({row.looping_tokens_per_step:.2f})"
+    return f"{row.looping}{steps}"
+
+
 def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     rule = ["---" if column in ("task", "speculation") else "--:" for column in header]
     return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *lines]) + "\n"
@@ -34,11 +40,13 @@ def speed_table(rows: Sequence[Row]) -> str:
         if row.tokens_per_step is not None and not row.tokens_per_step_exact:
             steps = "≤ " + steps
         lines.append([
-            row.task, row.load, row.mode, str(row.requests), _percent(row), steps, _spread(row.output_tok_s, ".0f"),
+            row.task, row.load, row.mode, str(row.requests), _percent(row), steps, _looping(row),
+            _spread(row.output_tok_s, ".0f"),
             _spread(row.speedup, ".2f") + (" ×" if row.speedup else ""),
             f"{row.same} of {row.compared}" if row.compared else "-",
         ])
-    header = ["task", "load", "speculation", "requests", "right", "tokens a step", "tokens/s", "speed-up", "same text"]
+    header = ["task", "load", "speculation", "requests", "right", "tokens a step", "looping", "tokens/s", "speed-up",
+              "same text"]
     return _table(header, lines)
 
 

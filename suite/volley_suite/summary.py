@@ -45,7 +45,9 @@ class Row:
     completion_tokens: int = 0
     judged: int = 0
     right: int = 0
-    tokens_per_step: float | None = None
+    tokens_per_step: float | None = None  # of answers that do not loop
+    looping: int = 0  # answers that end in a loop, which any drafter learns to guess
+    looping_tokens_per_step: float | None = None
     tokens_per_step_exact: bool = False  # from the endpoint's count of steps
     drafted_tokens: int | None = None
     output_tok_s: Spread | None = None
@@ -87,6 +89,12 @@ def wall_s(answers: Iterable[Answer]) -> float:
     for answer in answers:
         ends[answer.segment] = max(ends.get(answer.segment, 0.0), answer.start_s + answer.end_s)
     return sum(ends.values())
+
+
+def loops(text: str) -> bool:
+    """Whether a text ends in a piece of up to 200 characters again and again, for 400."""
+    tail = text[-600:]
+    return any(tail[period:] == tail[:-period] for period in range(1, len(tail) - 399))
 
 
 def tokens_per_step(answers: Iterable[Answer]) -> tuple[float | None, bool]:
@@ -136,7 +144,9 @@ def _row(journal: Journal, task: str, load: str, mode: str, repeats: int) -> Row
     verdicts = [verdict for (cell, _), verdict in journal.verdicts.items() if (cell.task, cell.load, cell.mode) ==
                 (task, load, mode)]
     row.judged, row.right = len(verdicts), sum(verdict.right for verdict in verdicts)
-    row.tokens_per_step, row.tokens_per_step_exact = tokens_per_step(good)
+    looping = [answer for answer in good if loops(answer.text)]
+    row.looping, (row.looping_tokens_per_step, _) = len(looping), tokens_per_step(looping)
+    row.tokens_per_step, row.tokens_per_step_exact = tokens_per_step(a for a in good if not loops(a.text))
     counted = [answer for answer in good if answer.accepted_tokens is not None and answer.rejected_tokens is not None]
     if counted:
         row.drafted_tokens = sum((a.accepted_tokens or 0) + (a.rejected_tokens or 0) for a in counted)

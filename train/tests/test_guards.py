@@ -2,15 +2,16 @@
 are what transformers and the DFlash reference make of tiny random models."""
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from volley_train import guards
 from volley_train.blocks import Layout, Rows, block_rule, draft, features_of, pick_anchors
-from volley_train.data import grams, held_grams, pack
-from volley_train.decoding import Decoder, Prompt, loop_start
+from volley_train.data import grams, held_grams, loop_start, pack
 from volley_train.judge import BEYOND, noise_of_choice, walk
 from volley_train.losses import distillation, dpace
+from volley_train.stream import Assembler
 from volley_train.targets import Bundle
 from volley_train.training import load_drafter
 
@@ -29,9 +30,14 @@ def bundle():
 def rows(bundle):
     asked = [bundle.encode(bundle.render([{"role": "user", "content": text}]))
              for text in ("What is 3 + 4?", "Sort these numbers: 5, 2, 9.", "Who are you?")]
-    answers = Decoder(bundle.model, 2, 72, bundle.stops, graph=False).run([Prompt(ids, limit=32) for ids in asked])
-    talks = [(torch.tensor(a.prompt.ids + a.ids).numpy(), len(a.prompt.ids)) for a in answers]
-    assert len(talks) == 3
+    talks = []
+    for ids in asked:
+        talk = torch.tensor([ids])
+        while talk.shape[1] < len(ids) + 32 and int(talk[0, -1]) not in bundle.stops:
+            with torch.no_grad():
+                hidden, _ = bundle.model(talk, torch.arange(talk.shape[1])[None], None, [])
+            talk = torch.cat((talk, bundle.model.lm_head(hidden[:, -1:]).argmax(-1)), 1)
+        talks.append((talk[0].numpy(), len(ids)))
     return pack(talks, 96)[torch.arange(2)]
 
 
@@ -166,3 +172,17 @@ def test_what_is_held_out_is_found_again_but_not_what_all_prompts_share():
     copied, fresh = [5, *range(110, 123), 6], [*range(20), *range(500, 530), *range(110, 122)]
     assert torch.isin(torch.from_numpy(grams(copied).astype("int64")), torch.from_numpy(forbidden.astype("int64"))).any()
     assert not torch.isin(torch.from_numpy(grams(fresh).astype("int64")), torch.from_numpy(forbidden.astype("int64"))).any()
+
+
+def test_streamed_rows_become_conversations():
+    assembler, found = Assembler(), {}
+    talks = {"a": [5, 6, 7, 8], "b": [9, 9], "a's begin": [5, 6]}
+    for ids in talks.values():
+        assembler.wanted[np.array(ids, np.int32).tobytes()] += 1
+    # Chunks of two slots, a row of decoding behind a prompt's, and a slot that begins anew: token, slot, position.
+    chunks = [[(5, 1, 0), (6, 1, 1), (9, 3, 0)], [(9, 3, 1), (4, 3, 7), (7, 1, 2), (8, 1, 3)], [(5, 3, 0)]]
+    for chunk in chunks:
+        facts = np.array(chunk, np.int32)
+        for key, features in assembler.add(facts, torch.from_numpy(facts[:, :1] * 10.0)):
+            found[tuple(np.frombuffer(key, np.int32))] = features[:, 0].tolist()
+    assert found == {tuple(ids): [10.0 * i for i in ids] for ids in talks.values()}

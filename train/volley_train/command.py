@@ -1,11 +1,11 @@
 """volley-train: from a target and prompts to a drafter. Each stage reads what the one before wrote and is skipped or
 taken up again where its own output exists.
 
-    volley-train answers --target PATH --prompts FILE --out DIR     answers.safetensors
-    volley-train train   --target PATH --out DIR                    state.pt, then drafter/
-    volley-train judge   --target PATH --out DIR [--draft DIR]      judge.json
-    volley-train engine  --target PATH --out DIR --volley PROGRAM   engine.json: the engine's texts and acceptance
-    volley-train run     --target PATH --prompts FILE --out DIR     all but engine
+    volley-train answers --target PATH --prompts FILE --out DIR --volley PROGRAM    answers.safetensors
+    volley-train train   --target PATH --out DIR                                    state.pt, then drafter/
+    volley-train judge   --target PATH --out DIR [--draft DIR]                      judge.json
+    volley-train engine  --target PATH --out DIR --volley PROGRAM                   engine.json
+    volley-train run     --target PATH --prompts FILE --out DIR --volley PROGRAM    all
 
 PATH is a folder of Hugging Face's layout or a GGUF file of a dense decoder. A line of FILE has "prompt" or "messages",
 and "domain"; or "open", the start of a user's message that the target itself writes on, and "system". Lines with
@@ -15,21 +15,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from . import blocks, engine, guards, losses
 from .blocks import Rows
-from .data import Answers, grams, held_grams, pack, save_answers
-from .decoding import Answer, Decoder, Prompt
+from .data import Answer, Answers, Prompt, grams, held_grams, pack, save_answers
 from .judge import judge
 from .networks import Drafter
+from .stream import Stream
 from .targets import Bundle
 from .training import Recipe, Trainer, draft_config, export, layouts, load_drafter
 
@@ -44,9 +47,11 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.begun = path, time.time()
+        self.path, self.begun, self.silent = path, time.time(), False
 
     def __call__(self, facts: dict[str, Any]) -> None:
+        if self.silent:
+            return
         line = json.dumps({"at": round(time.time() - self.begun, 1), **facts})
         print(line, flush=True)
         with self.path.open("a") as file:
@@ -59,6 +64,13 @@ class Run:
         self.log = Log(self.out / "log.jsonl")
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.cuda = self.device == "cuda"
+        if "LOCAL_RANK" in os.environ:
+            if a.stage != "train":
+                raise ValueError("torchrun's ranks share the stage train alone: run the others without it.")
+            if self.cuda:
+                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            dist.init_process_group("nccl" if self.cuda else "gloo")
+            self.log.silent = dist.get_rank() > 0
         torch.manual_seed(a.seed)
         self.bundle = Bundle(a.target, self.device, torch.bfloat16 if self.cuda else torch.float32)
         self.log({"stage": "loaded", "device": torch.cuda.get_device_name() if self.cuda else "cpu", "torch": torch.__version__})
@@ -80,38 +92,36 @@ class Run:
         if not lines:
             raise ValueError("there is nothing to answer: name files of prompts with --prompts.")
         draw = random.Random(a.seed)
-        decoder = Decoder(self.bundle.model, a.slots, a.length, self.bundle.stops, self.cuda and not a.eager)
-        self.log({"stage": "decoder"})
         began = time.time()
         prompts: list[Prompt] = []
         opened: list[Prompt] = []
         for line in lines:
             if "open" in line:
-                opened.append(Prompt(self._opening(line), 1.0, a.open_tokens, line["domain"], len(opened)))
+                opened.append(Prompt(self._opening(line), 1.0, a.open_tokens, line["domain"]))
                 continue
             ids = line.get("ids") or self._prompt_ids(line)
             temperatures = [0.0, 0.7] if line.get("held_out") else [0.0 if draw.random() < a.greedy else draw.uniform(0.5, 1.0)]
             for t in temperatures:
-                prompts.append(Prompt(ids, t, a.answer_tokens, line["domain"], -1 if line.get("held_out") else 0))
-        written = self._write_prompts(decoder, opened, began + (a.answer_seconds * 0.2 or float("inf"))) if opened else []
+                prompts.append(Prompt(ids, t, a.answer_tokens, line["domain"], bool(line.get("held_out"))))
+        written = self._write_prompts(opened, began + (a.answer_seconds * 0.2 or float("inf"))) if opened else []
         self.log({"stage": "prompts", "given": len(prompts), "written": len(written), "seconds": round(time.time() - began, 1)})
         for ids in written:
             t = 0.0 if draw.random() < a.greedy else draw.uniform(0.5, 1.0)
             prompts.append(Prompt(ids, t, a.answer_tokens, "own"))
         kept = [p for p in prompts if len(p.ids) + 32 < a.length]
         draw.shuffle(kept)
-        kept.sort(key=lambda p: p.source)  # what is held out first
+        kept.sort(key=lambda p: not p.held_out)
         done: list[Answer] = []
         tokens, told = 0, time.time()
-        for answer in decoder.run(kept, began + a.answer_seconds if a.answer_seconds else float("inf")):
+        for answer in self._ask(kept, began + a.answer_seconds if a.answer_seconds else float("inf")):
             done.append(answer)
             tokens += len(answer.ids)
             if time.time() - told > 15:
                 told = time.time()
                 self.log({"answers": len(done), "tokens": tokens, "seconds": round(told - began, 1)})
-        held = [x for x in done if x.prompt.source < 0]
+        held = [x for x in done if x.prompt.held_out]
         forbidden = held_grams(list({tuple(x.prompt.ids): x.prompt.ids for x in held}.values()))
-        free = [x for x in done if x.prompt.source >= 0 and not np.isin(grams(x.prompt.ids + x.ids), forbidden).any()]
+        free = [x for x in done if not x.prompt.held_out and not np.isin(grams(x.prompt.ids + x.ids), forbidden).any()]
         copied = len(done) - len(held) - len(free)
         if not free:
             raise ValueError("no answer is left to train on: give more prompts, or more --answer-seconds.")
@@ -121,9 +131,6 @@ class Run:
         self.log({"stage": "answers", "answers": len(done), "held_out": len(held), "like held out": copied, "tokens": tokens,
                   "looped": sum(x.looped for x in done), "stopped": sum(x.ids[-1] in self.bundle.stops for x in done),
                   "seconds": round(time.time() - began, 1)})
-        del decoder
-        if self.cuda:
-            torch.cuda.empty_cache()
 
     def _prompt_ids(self, line: dict[str, Any]) -> list[int]:
         messages = line.get("messages") or [{"role": "user", "content": line["prompt"]}]
@@ -139,11 +146,16 @@ class Run:
     def _opening(self, line: dict[str, Any]) -> list[int]:
         return line.get("ids") or self.bundle.encode(self._parts(line.get("system"))[0] + line["open"])
 
-    def _write_prompts(self, decoder: Decoder, opened: list[Prompt], deadline: float) -> list[list[int]]:
+    def _ask(self, prompts: list[Prompt], deadline: float) -> Iterator[Answer]:
+        a = self.a
+        return engine.answer(a.volley, a.target, prompts, a.seed, deadline, [
+            "--concurrency", str(a.slots), "--max-model-len", str(a.length), *a.engine_options.split()])
+
+    def _write_prompts(self, opened: list[Prompt], deadline: float) -> list[list[int]]:
         behind = self.bundle.encode(self._parts(None)[1])
         if behind[0] not in self.bundle.stops:
             raise ValueError("the template does not end a user's message with a stop token: give whole prompts.")
-        return [x.prompt.ids + x.ids + behind[1:] for x in decoder.run(opened, deadline)
+        return [x.prompt.ids + x.ids + behind[1:] for x in self._ask(opened, deadline)
                 if x.ids[-1] == behind[0] and len(x.ids) > 4 and not x.looped]
 
     # --- training -------------------------------------------------------------------------------------------------
@@ -165,7 +177,7 @@ class Run:
                               HEADS[a.kind], a.kind)
         drafter = Drafter(config).to(self.device)
         recipe = Recipe(seconds=a.seconds, steps=a.steps, batch=a.batch, draft_rows=a.draft_rows, short=min(a.short, a.block),
-                        long=a.block, rate=a.rate, seed=a.seed, chunk=a.chunk)
+                        long=a.block, rate=a.rate, seed=a.seed, chunk=a.chunk, keep=a.keep, halt=a.halt)
         flex = self.cuda and not a.eager
         self._agreement(data)
         guards.before_training(self.bundle.model, drafter, rows, layouts(recipe, self.device)[1], False)
@@ -173,13 +185,36 @@ class Run:
                   "features": config["dflash_config"]["target_layer_ids"], "seconds": round(time.time() - began, 1)})
         if self.cuda and not a.eager:
             self._same_masks(drafter, rows, recipe)
-        trainer = Trainer(self.bundle.model, drafter, rows, recipe, flex, self.log)
+        stream = self._stream(config, rows) if a.stream else None
+        trainer = Trainer(self.bundle.model, drafter, rows, recipe, flex, self.log, stream)
         if trainer.resume(folder):
             self.log({"stage": "resumed", "step": trainer.step})
-        trainer.run(folder)
+        try:
+            trainer.run(folder)
+        finally:
+            if stream:
+                stream.close()
+        if trainer.rank > 0 or a.halt < 1:
+            return
         export(drafter, folder / "drafter")
         export(drafter, folder / "drafter-speculators", "speculators") if a.speculators else None
         self.log({"stage": "trained", "steps": trainer.step, "seconds": round(time.time() - began, 1)})
+
+    def _stream(self, config: dict[str, Any], rows: Rows) -> Stream:
+        """The engine's features, which must be those of the pass here; the target's layers then leave this process."""
+        layers = [*config["dflash_config"]["target_layer_ids"], len(self.bundle.model.model.layers) - 1]
+        stream = Stream(self.a.volley, self.a.target, layers, self.out / "stream", self.a.stream,
+                        ["--concurrency", "16", "--max-model-len", str(self.a.row + 1), *self.a.engine_options.split()])
+        few = rows[torch.arange(1, device=self.device)]
+        first = (few.documents[0] == 0).nonzero()[:, 0]
+        with torch.no_grad():
+            ours = blocks.features_of(self.bundle.model, few, layers, False)[1][0, first]
+        talk = few.ids[0, first].cpu().numpy()
+        stream.ask([talk])
+        cosines = guards.same_features(stream.take(talk), ours.cpu(), layers)
+        self.log({"stage": "stream", "layers": layers, "cosines": [round(c, 6) for c in cosines]})
+        self.bundle.model.model.layers = torch.nn.ModuleList()
+        return stream
 
     def _agreement(self, data: Answers) -> None:
         """Whether the packed pass chooses what the decoding one chose in greedy answers."""
@@ -258,7 +293,7 @@ class Run:
         draft = a.draft or str(self.out / "drafter")
         held = Answers(self.out / "held_out.safetensors")
         found, answers = engine.serve(a.volley, a.target, draft, held, engine.pick(held, a.each), a.served_tokens, folder,
-                                      a.engine_options.split())
+                                      ["--concurrency", "4", *a.engine_options.split()])
         save_answers(folder / "served.safetensors", answers, held.facts, whole=True)
         drafter = load_drafter(Path(draft), self.device)
         served, size = Answers(folder / "served.safetensors"), str(a.block)
@@ -286,7 +321,7 @@ def parser() -> argparse.ArgumentParser:
     g.add_argument("--answer-tokens", type=int, default=320)
     g.add_argument("--open-tokens", type=int, default=160)
     g.add_argument("--greedy", type=float, default=0.5, help="share of greedy answers; others at T 0.5 to 1")
-    g.add_argument("--slots", type=int, default=2048)
+    g.add_argument("--slots", type=int, default=1024, help="prompts that are answered at once")
     g.add_argument("--length", type=int, default=640, help="tokens of a prompt with its answer")
     g = ap.add_argument_group("drafter and training")
     g.add_argument("--kind", choices=HEADS, default="dflash")
@@ -302,16 +337,20 @@ def parser() -> argparse.ArgumentParser:
     g.add_argument("--row", type=int, default=1024, help="tokens of a row")
     g.add_argument("--draft-rows", type=int, default=2048, help="of a row")
     g.add_argument("--rate", type=float, default=1.5e-3)
+    g.add_argument("--stream", type=float, default=0, metavar="GB",
+                   help="features come from the engine, through a ring of so many GB in shared memory")
+    g.add_argument("--halt", type=float, default=1, help="the share of training at which it stops, to be continued")
+    g.add_argument("--keep", type=float, default=0, help="GB of features that stay in memory for further epochs")
     g.add_argument("--speculators", action="store_true", help="also in the speculators library's schema")
     g.add_argument("--chunk", type=int, default=8192, help="draft rows whose logits are computed at once")
     g = ap.add_argument_group("judge")
     g.add_argument("--draft", help="a drafter's folder; without it the trained one")
     g.add_argument("--judged", type=int, default=0, help="so many conversations; 0: all")
     g = ap.add_argument_group("engine")
-    g.add_argument("--volley", default="volley", help="the program")
+    g.add_argument("--volley", default="volley", help="the program, which answers and serves")
     g.add_argument("--each", type=int, default=16, help="so many prompts of each domain and temperature")
     g.add_argument("--served-tokens", type=int, default=128)
-    g.add_argument("--engine-options", default="--device cpu --concurrency 4", help="what `volley generate` is told besides")
+    g.add_argument("--engine-options", default="", help="what `volley generate` is told besides")
     return ap
 
 
@@ -319,7 +358,7 @@ def main(arguments: list[str] | None = None) -> int:
     a = parser().parse_args(arguments)
     try:
         run = Run(a)
-        for stage in ("answers", "train", "judge") if a.stage == "run" else (a.stage,):
+        for stage in ("answers", "train", "judge", "engine") if a.stage == "run" else (a.stage,):
             getattr(run, stage)()
     except (ValueError, OSError, guards.GuardError) as error:
         print(f"volley-train: {error}", file=sys.stderr)

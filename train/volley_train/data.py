@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,34 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from .blocks import Rows
-from .decoding import Answer, loop_start
 
 KEPT_OF_LOOPS = 32  # tokens of an answer's repetition that stay in the data
+PERIOD = 32  # the longest repetition that is looked for
+
+
+@dataclass
+class Prompt:
+    ids: list[int]
+    temperature: float = 0.0
+    limit: int = 320  # tokens of the answer
+    domain: str = ""
+    held_out: bool = False
+
+
+@dataclass
+class Answer:
+    prompt: Prompt
+    ids: list[int]  # with the stop token, if it came
+    looped: bool
+
+
+def loop_start(ids: list[int]) -> int:
+    """Where what repeats at the end of `ids` begins for the second time."""
+    a, best = np.array(ids), len(ids)
+    for p in range(1, min(PERIOD, len(a) - 1) + 1):
+        differs = np.flatnonzero(a[p:] != a[:-p])
+        best = min(best, (int(differs[-1]) + 1 if len(differs) else 0) + p)
+    return best
 
 
 GRAM = 13  # tokens in a row that count as copied

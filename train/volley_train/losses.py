@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -34,6 +35,13 @@ statistics, gradient = _statistics, _gradient
 def use_compiled() -> None:
     global statistics, gradient
     statistics, gradient = (torch.compile(f, dynamic=False) for f in (_statistics, _gradient))
+
+
+def summed(t: Tensor) -> Tensor:
+    """Over all ranks, if there are several: shares of a loss have one denominator."""
+    if dist.is_initialized():
+        dist.all_reduce(t)
+    return t
 
 
 def dpace(p: Tensor, live: Tensor, layout: Layout, alpha: float) -> Tensor:
@@ -89,7 +97,7 @@ def distillation(drafts: Drafts, target_hidden: Tensor, head: Tensor, layout: La
             else:
                 weights = dpace(p.view_as(live), live, layout, alpha)
             w = weights.flatten()[padded] * real
-            w = w / w.sum()
+            w = w / summed(w.sum())
             grad = torch.zeros_like(hidden.flatten(0, 1))
             for i, at in enumerate(chunks):
                 part = slice(at, at + chunk)
@@ -131,7 +139,7 @@ def of_head(drafter: Drafter, drafts: Drafts, target_hidden: Tensor, head: Tenso
 
     hidden = drafts.hidden.flatten(0, 1)
     parts = drafts.live.flatten().nonzero()[:, 0].split(chunk)
-    return sum(checkpoint(part_loss, hidden[part], part, use_reentrant=False) for part in parts) / weights.sum()
+    return sum(checkpoint(part_loss, hidden[part], part, use_reentrant=False) for part in parts) / summed(weights.sum())
 
 
 def accepted(hits: Tensor, layout: Layout, first: int) -> Tensor:

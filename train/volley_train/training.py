@@ -4,17 +4,22 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from .blocks import Layout, Rows, draft, features_of, pick_anchors
-from .losses import accepted, distillation, of_head
+from .losses import accepted, distillation, of_head, summed
 from .networks import Config, Drafter, Target
+from .stream import Stream
 
 
 @dataclass
@@ -34,6 +39,8 @@ class Recipe:
     seed: int = 1
     chunk: int = 8192  # draft rows whose logits are computed at once
     checkpoint: float = 120  # seconds between checkpoints
+    halt: float = 1  # the share of training at which it stops for now
+    keep: float = 0  # GB of features that stay in memory for further epochs
 
 
 def layouts(r: Recipe, device: str) -> tuple[Layout, Layout]:
@@ -48,42 +55,98 @@ def layouts(r: Recipe, device: str) -> tuple[Layout, Layout]:
 
 class Trainer:
     def __init__(self, target: Target, drafter: Drafter, rows: Rows, recipe: Recipe, flex: bool,
-                 log: Callable[[dict[str, Any]], None]) -> None:
+                 log: Callable[[dict[str, Any]], None], stream: Stream | None = None) -> None:
         self.target, self.drafter, self.rows, self.recipe, self.flex, self.log = target, drafter, rows, recipe, flex, log
         self.device = rows.ids.device
         cuda = self.device.type == "cuda"
         self.optimiser = torch.optim.AdamW(drafter.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0,
                                            fused=cuda)
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self.room = recipe.keep * 1e9
+        self.stream, self.ahead = stream, deque[int]()
         self.step, self.spent = 0, 0.0
+        self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.draws = torch.Generator().manual_seed(recipe.seed)
+        torch.manual_seed(recipe.seed + self.rank)  # of the anchors
         self.order: list[int] = []
 
-    def batch(self) -> Rows:
-        if len(self.order) < self.recipe.batch:
-            self.order += torch.randperm(len(self.rows.ids), generator=self.draws).tolist()
-        pick, self.order = self.order[:self.recipe.batch], self.order[self.recipe.batch:]
-        return self.rows[torch.tensor(pick, device=self.device)]
+    def draw(self) -> int:
+        """The next row. Each rank has rows of its own."""
+        if not self.order:
+            own = torch.arange(self.rank, len(self.rows.ids), self.ranks)
+            self.order = own[torch.randperm(len(own), generator=self.draws)].tolist()
+        return self.order.pop(0)
+
+    def talks(self, i: int) -> list[Tensor]:
+        """Where the conversations of a row stand."""
+        documents = self.rows.documents[i]
+        return [(documents == d).nonzero()[:, 0] for d in range(int(documents.max()) + 1)]
+
+    def asked(self) -> Iterator[np.ndarray]:
+        """Conversations in the order in which steps will need them, which a stream asks for ahead of them."""
+        while True:
+            self.ahead.append(self.draw())
+            for where in self.talks(self.ahead[-1]):
+                yield self.rows.ids[self.ahead[-1], where].cpu().numpy()
+
+    def batch(self) -> list[int]:
+        if self.stream is None:
+            return [self.draw() for _ in range(self.recipe.batch)]
+        while len(self.ahead) <= self.recipe.batch:
+            time.sleep(0.001)
+        return [self.ahead.popleft() for _ in range(self.recipe.batch)]
+
+    def streamed(self, pick: list[int]) -> tuple[Tensor, Tensor]:
+        width = self.target.c["hidden_size"]
+        out = torch.zeros(len(pick), self.rows.ids.shape[1], width + self.drafter.fc.in_features, device=self.device)
+        for row, i in zip(out, pick):
+            for where in self.talks(i):
+                row[where] = self.stream.take(self.rows.ids[i, where].cpu().numpy()).to(self.device, out.dtype)
+        return self.target.model.norm(out[..., -width:].to(self.target.lm_head.weight.dtype)), out[..., :-width]
+
+    def sum_gradients(self) -> None:
+        found = [p.grad for p in self.drafter.parameters() if p.grad is not None]
+        flat = summed(torch.cat([g.flatten() for g in found]))
+        for g, part in zip(found, flat.split([g.numel() for g in found])):
+            g.copy_(part.view_as(g))
+
+    @torch.no_grad()
+    def features(self, pick: list[int], rows: Rows) -> tuple[Tensor, Tensor]:
+        if self.stream is not None:
+            return self.streamed(pick)
+        if all(i in self.kept for i in pick):
+            return tuple(torch.stack(parts) for parts in zip(*(self.kept[i] for i in pick)))
+        hidden, features = features_of(self.target, rows, self.drafter.c["dflash_config"]["target_layer_ids"], self.flex)
+        for i, h, f in zip(pick, hidden.bfloat16(), features.bfloat16()):
+            if i not in self.kept and (size := 2 * (h.numel() + f.numel())) <= self.room:
+                self.kept[i], self.room = (h.clone(), f.clone()), self.room - size
+        return hidden, features
 
     def progress(self) -> float:
         r = self.recipe
-        return self.spent / r.seconds if r.seconds else self.step / r.steps
+        done = torch.tensor(self.spent / r.seconds if r.seconds else self.step / r.steps, device=self.device)
+        if self.ranks > 1:
+            dist.broadcast(done, 0)  # one clock says it
+        return float(done)
 
     def run(self, folder: Path) -> None:
-        r, layer_ids = self.recipe, self.drafter.c["dflash_config"]["target_layer_ids"]
+        r = self.recipe
         short, mixed = layouts(r, str(self.device))
+        if self.stream is not None:
+            self.stream.feed(self.asked())
         head = self.target.lm_head.weight
         begun, saved = time.time() - self.spent, time.time()
         marks = (1, 10, 50, 100)
-        while (done := self.progress()) < 1:
+        while (done := self.progress()) < r.halt:
             layout = short if done < r.turn else mixed
             rate = r.rate * min(1.0, (self.step + 1) / r.warmup) * 0.5 * (1 + math.cos(math.pi * done))
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
-            rows = self.batch()
+            pick = self.batch()
+            rows = self.rows[torch.tensor(pick, device=self.device)]
             anchors, usable = pick_anchors(rows, layout.blocks)
             with torch.autocast(self.device.type, torch.bfloat16):
-                with torch.no_grad():
-                    hidden, features = features_of(self.target, rows, layer_ids, self.flex)
+                hidden, features = self.features(pick, rows)
                 drafts = draft(self.drafter, self.target.model.embed_tokens.weight, rows, features, anchors, usable,
                                layout, self.flex)
             loss, info = distillation(drafts, hidden, head, layout, r.gamma, r.alpha if done >= r.pace else None,
@@ -92,6 +155,8 @@ class Trainer:
                 with torch.autocast(self.device.type, torch.bfloat16):
                     loss = loss + of_head(self.drafter, drafts, hidden, head, layout, r.gamma, r.chunk)
             loss.backward()
+            if self.ranks > 1:
+                self.sum_gradients()
             norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0)
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
@@ -99,7 +164,8 @@ class Trainer:
             if self.step % 100 == 0 or self.step in marks or self.step % 5 == 0 and not r.seconds:
                 taken = accepted(info["hits"], layout, self.drafter.first_proposal)
                 full = drafts.live.float().sum() / usable.sum()
-                self.log({"step": self.step, "seconds": round(time.time() - begun, 1), "loss": round(loss.item(), 4),
+                self.log({"step": self.step, "seconds": round(time.time() - begun, 1),
+                          "loss": round(summed(loss.detach().clone()).item(), 4),
                           "kl": round(info["kl"].item(), 4), "eal": round(1 + taken[usable].float().mean().item(), 3),
                           "proposals": round(full.item(), 2), "gradient": round(float(norm), 3), "rate": round(rate, 6)})
             self.spent = time.time() - begun
@@ -109,9 +175,12 @@ class Trainer:
         self.save(folder)
 
     def save(self, folder: Path) -> None:
+        if self.rank > 0:
+            return
         folder.mkdir(parents=True, exist_ok=True)
         torch.save({"drafter": self.drafter.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step,
-                    "spent": self.spent, "order": self.order, "draws": self.draws.get_state()}, folder / "state.tmp")
+                    "spent": self.spent, "order": [*self.ahead, *self.order], "draws": self.draws.get_state(),
+                    "seed": self.recipe.seed}, folder / "state.tmp")
         (folder / "state.tmp").rename(folder / "state.pt")
 
     def resume(self, folder: Path) -> bool:
@@ -120,8 +189,10 @@ class Trainer:
         state = torch.load(folder / "state.pt", map_location=self.device, weights_only=True)
         self.drafter.load_state_dict(state["drafter"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.spent, self.order = state["step"], state["spent"], state["order"]
-        self.draws.set_state(state["draws"].cpu())
+        self.step, self.spent = state["step"], state["spent"]
+        if state["seed"] == self.recipe.seed and self.rank == 0:  # others go on in an order of their own
+            self.order = state["order"]
+            self.draws.set_state(state["draws"].cpu())
         return True
 
 
