@@ -458,7 +458,8 @@ std::vector<Configuration> drafter_configurations() {
   if (full_matrix()) return {configurations().begin(), configurations().begin() + 8};
   constexpr VerifyPolicy kFull = {VerifyPolicy::Kind::kFull};
   return {{"8 at once", 0, 0, 8, 16, 16, 1, true, kFull, true, false},
-          {"3 at once, tight", 0, 0, 3, 16, 16, 1, true, kFull, true, true}};
+          {"3 at once, tight", 0, 0, 3, 16, 16, 1, true, kFull, true, true},
+          {"8 at once, tight, none drafted", 0, 0, 8, 16, 16, 1, true, {VerifyPolicy::Kind::kFixed, 0}, true, true}};
 }
 
 // A drafter in `folder`. Little is accepted of a random one, so that nearly every round throws a block away, whose K
@@ -486,7 +487,7 @@ void check_drafter(const std::string& folder, const std::string& model, const Se
       }
     }
     const EngineStats stats = engine->stats();
-    drafted += stats.verify_steps;
+    drafted += stats.drafted_tokens;
     for (size_t i = 0; i < stats.verify.drafters.size(); ++i) steps[i] += stats.verify.drafters[i].steps;
     return tokens;
   };

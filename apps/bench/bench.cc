@@ -16,6 +16,7 @@
 #include "apps/generate/ordered_output.h"
 #include "apps/standard_streams.h"
 #include "decode/proposers.h"
+#include "device/kernel_times.h"
 
 namespace volley::apps {
 namespace {
@@ -46,6 +47,10 @@ class Bench {
     trace_ = &*trace;
     Failure failure = check_modes();
     if (!failure.message.empty()) return fail(failure);
+    if (command_.kernel_times) {
+      const Status records = start_kernel_times();
+      if (!records.ok()) return fail({kExitUsage, records.error().message});
+    }
     const std::vector<Mode> all = modes();
     for (std::span<const Mode> left = all; !left.empty() && failure.message.empty() && !interrupt_->interrupted();) {
       failure = measure_some(&left);

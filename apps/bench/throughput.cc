@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/bench/step_account.h"
 #include "apps/bench/workload.h"
 #include "apps/client/request_pool.h"
 #include "apps/standard_streams.h"
@@ -140,10 +141,12 @@ class ThroughputMeasurement {
     Engine& engine = *subject.engine;
     engine.drop_prefix_cache();
     row.speed = probe(engine);
+    if (command_.kernel_times) (void)take_kernel_times();
     const EngineStats before = engine.stats();
     FullOccupancy full;
     row.summary = run_requests(engine, workload, row.concurrency, &full, &row.same_tokens);
     const EngineStats after = engine.stats();
+    const std::string account = command_.kernel_times ? step_account(take_kernel_times()) : "";
     row.speed = better(row.speed, probe(engine));
     row.phases = phases_between(before, after);
     const WindowKind kind{engine.info().device == "cpu", subject.drafts() && !command_.engine.simulations.empty()};
@@ -154,6 +157,7 @@ class ThroughputMeasurement {
     if (report_.rows.empty()) std::printf("%s\n", table_header().c_str());
     std::printf("%s\n", table_row(row).c_str());
     if (row.experts() > 0) std::printf("       distinct experts that a step touched: %.1f\n", row.experts());
+    std::fputs(account.c_str(), stdout);
     report_.rows.push_back(std::move(row));
   }
 

@@ -100,6 +100,8 @@ void add_bench(CLI::App* root, BenchCommand* command) {
   app->add_option("--output", command->output, "write the measurements as JSON")
       ->check(not_empty())
       ->type_name("FILE.json");
+  app->add_flag("--kernel-times", command->kernel_times,
+                "after each measurement on a GPU, what the time of a step went to, by kinds of kernels (needs CUPTI)");
   app->add_flag("--json", command->json, "end with the measurements as one line of JSON on stdout");
   // Exists for the help: parse_command_line() hands this command over before it parses.
   app->add_subcommand("serving",
@@ -114,6 +116,8 @@ Status check_bench(const BenchCommand& command) {
                             std::to_string(command.output_tokens) + " are more than " + std::to_string(most) +
                             " together: lower one of them");
   }
+  if (command.kernel_times && command.rounds)
+    return invalid_argument("--kernel-times measures whole answers: leave out --rounds");
   if (!command.rounds) {
     if (command.engine.simulations.size() > 1) {
       return invalid_argument("--simulate-acceptance is given more than once, which --rounds can measure: add it");

@@ -9,7 +9,7 @@ namespace {
 TEST(CommandLine, GenerateTakesEveryOption) {
   const auto command = command_of<GenerateCommand>(
       parse_words("generate --model m --draft d --device cpu --dtype float32 --threads 2 "
-                  "--tensor-parallel-size 4 --enable-expert-parallel --data-parallel-size 3 --nnodes 2 "
+                  "--tensor-parallel-size 16 --enable-expert-parallel --data-parallel-size 3 --nnodes 2 "
                   "--node-rank 1 --master-addr gpu-1 --master-port 77 --chat hi --output o --json "
                   "--max-tokens 9 --min-tokens 3 --temperature 0.5 --top-p 0.9 --top-k -1 --min-p 0.1 "
                   "--repetition-penalty 1.2 --presence-penalty -1 --frequency-penalty 2 --seed "

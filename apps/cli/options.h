@@ -95,7 +95,7 @@ struct BenchCommand {
   int requests = 0;             // for each measurement; 0: the concurrency, at least 4
   uint64_t prompt_seed = 1;
   std::optional<std::string> input, output;
-  bool json = false;
+  bool json = false, kernel_times = false;
 };
 
 struct BenchServingCommand {

@@ -11,12 +11,6 @@
 namespace volley::apps {
 namespace {
 
-// libcurl's global state is set up once, before its first use, and never torn down.
-void prepare_curl() {
-  static const CURLcode prepared = curl_global_init(CURL_GLOBAL_DEFAULT);
-  VOLLEY_CHECK_EQ(prepared, CURLE_OK);
-}
-
 struct Transfer {
   CURL* easy = curl_easy_init();
   curl_slist* headers = nullptr;
@@ -37,6 +31,11 @@ size_t take_bytes(char* data, size_t size, size_t count, void* transfer) {
 }
 
 }  // namespace
+
+void prepare_curl() {
+  static const CURLcode prepared = curl_global_init(CURL_GLOBAL_DEFAULT);
+  VOLLEY_CHECK_EQ(prepared, CURLE_OK);
+}
 
 struct HttpClient::State {
   CURLM* multi = nullptr;

@@ -13,6 +13,9 @@
 
 namespace volley::apps {
 
+// Sets libcurl's global state up once, before its first use; it is never torn down. Any thread.
+void prepare_curl();
+
 struct HttpCall {
   std::string url;
   std::string body;                  // empty: a GET, else a POST

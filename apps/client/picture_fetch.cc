@@ -12,6 +12,7 @@
 #include <span>
 #include <string_view>
 
+#include "apps/client/http_client.h"
 #include "base/check.h"
 
 namespace volley::apps {
@@ -98,8 +99,7 @@ bool is_public_address(const sockaddr* address) {
 
 Result<std::string> fetch_picture(const PictureHosts& hosts, const std::string& url, size_t most_bytes,
                                   const std::atomic<bool>* cancelled) {
-  static const CURLcode prepared = curl_global_init(CURL_GLOBAL_DEFAULT);
-  VOLLEY_CHECK_EQ(prepared, CURLE_OK);
+  prepare_curl();
   const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> parsed(curl_url(), curl_url_cleanup);
   const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> owned(curl_easy_init(), curl_easy_cleanup);
   VOLLEY_CHECK(parsed && owned);
@@ -124,12 +124,13 @@ Result<std::string> fetch_picture(const PictureHosts& hosts, const std::string& 
         return list;
       }(),
       curl_slist_free_all);
-  curl_easy_setopt(easy, CURLOPT_CURLU, parsed.get());  // what was checked, not another reading of the text
+  curl_easy_setopt(easy, CURLOPT_CURLU, parsed.get());  // the URL that was checked, not another reading of the text
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, scheme);
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
   curl_easy_setopt(easy, CURLOPT_PROXY, "");  // a proxy would resolve the name itself
   curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses.get());
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // leaves a resolver that hangs behind, instead of joining its thread
   curl_easy_setopt(easy, CURLOPT_USERAGENT, "volley");
   curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, static_cast<long>(hosts.timeout.count()));
   curl_easy_setopt(easy, CURLOPT_MAXFILESIZE_LARGE, static_cast<curl_off_t>(most_bytes));
@@ -150,7 +151,7 @@ Result<std::string> fetch_picture(const PictureHosts& hosts, const std::string& 
   if (code == CURLE_OK && status / 100 == 3) why = "it redirects, which is not followed: send the last URL";
   if (fetch.too_many || code == CURLE_FILESIZE_EXCEEDED)
     why = "it has more than " + std::to_string(most_bytes) + " bytes";
-  if (fetch.private_address) why = "the name stands for an address that is not public";
+  if (fetch.private_address && code == CURLE_COULDNT_CONNECT) why = "the name stands for an address that is not public";
   return invalid_argument("the picture at " + listed + " could not be fetched: " + why);
 }
 

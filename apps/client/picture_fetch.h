@@ -14,7 +14,7 @@
 namespace volley::apps {
 
 struct PictureHosts {
-  std::vector<std::string> hosts;             // names, with ":PORT" where that is not 443
+  std::vector<std::string> hosts;             // names, of port 443; tests add another ":PORT"
   std::chrono::milliseconds timeout{10'000};  // for a picture, from its name's resolution to its last byte
   // For tests, which have no certificates, no public address and no names.
   bool plain_http = false, any_address = false;

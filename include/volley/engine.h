@@ -115,7 +115,8 @@ struct PictureRules {
 struct PromptPicture {
   int32_t begin = 0;              // the first of its (width / token_side) * (height / token_side) tokens in the prompt
   int32_t width = 0, height = 0;  // in pixels; multiples of PictureRules::token_side()
-  std::shared_ptr<const std::vector<uint8_t>> rgb;  // [height, width, 3]
+  // [height, width, 3]. The bytes never change while the vector lives: a later request with it is the same picture.
+  std::shared_ptr<const std::vector<uint8_t>> rgb;
 };
 
 struct GenerateRequest {
@@ -296,7 +297,7 @@ struct EngineStats {
     // all before it survived, as predicted (sum) and as observed.
     std::vector<int64_t> verified_at, survived_at;
     std::vector<double> predicted_at;
-    // Of each drafter: its steps, how many of its tokens they verified, and how many they accepted.
+    // A drafter's steps, and how many of its tokens they verified and accepted.
     struct Drafter {
       int64_t steps = 0, drafted_tokens = 0, accepted_tokens = 0;
     };

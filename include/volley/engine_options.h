@@ -141,7 +141,7 @@ void for_each_option(const Visit& visit) {
   constexpr NumberRange kWhole{1, std::numeric_limits<int32_t>::max(), "a whole number from 1 to 2147483647"};
   constexpr NumberRange kMilliseconds{1, 3'600'000, "milliseconds from 1 to 3600000"};
   constexpr int64_t kMegabyte = 1 << 20;
-  static constexpr Word<int> kRanks[] = {{"1", 1}, {"2", 2}, {"4", 4}, {"8", 8}};
+  static constexpr Word<int> kRanks[] = {{"1", 1}, {"2", 2}, {"4", 4}, {"8", 8}, {"16", 16}};
   static constexpr Word<bool> kUniform[] = {{"uniform", true}};
 #define VOLLEY_OPTION(type, field, otherwise, group, name, text, ...) \
   visit(EngineOption<type>{{__VA_ARGS__}, &EngineOptions::field, #field, group, name, text});

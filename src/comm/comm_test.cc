@@ -256,7 +256,7 @@ TEST(Group, OnADryGpuOfSeveralProcessesLeavesRoomForNccl) {
 
 // The buffer is large enough for every sum and gather.
 TEST(Group, OverNcclCutsCallsThatFit) {
-  for (const int ranks : {2, 4, 8}) {
+  for (const int ranks : {2, 4, 8, 16}) {
     for (const int64_t count : {int64_t{1}, int64_t{1} << 20, int64_t{1} << 30}) {
       const SumCut whole = nccl_cut_sum(count, ranks, int64_t{1} << 60), parts = nccl_cut_sum(count, ranks, 0);
       EXPECT_FALSE(whole.in_parts);

@@ -329,9 +329,15 @@ Status Round::enqueue_step(std::span<const RoundSegment> segments, const VerifyB
   const std::optional<GraphPlan> graphs = graphs_for(segments, budget);
   const Layout layout = graphs ? lay_out_recorded(segments, *graphs, out) : lay_out(segments, budget, out);
   flight->followed = !flights_.empty();
+  // A page that leaves a table may stay in the prefix cache, so its rows wait no longer.
+  const auto moves = [&](const ops::PageTableEdit& edit) {
+    return waiting_ != nullptr && std::ranges::any_of(waiting_->rows, [&](const Waiting::Row& row) {
+             return edit.slot % memory_->table_rows == row.slot && edit.index == row.position / config_.page_size;
+           });
+  };
+  if (!may_wait(layout) || std::ranges::any_of(edits_, moves)) teach_waiting();
   upload(*flight, layout, segments, budget.table);
   upload_scores(layout, *flight);
-  if (!may_wait(layout)) teach_waiting();
   flight->begin->set();
   if (!graphs) {
     draft(layout);

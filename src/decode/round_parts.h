@@ -112,6 +112,7 @@ struct Round::Waiting {
     int32_t at = 0;  // its row of features
   };
   int64_t most_rows = 0;
+  int32_t used = 0;  // rows of features; those of slots that are done stand for nothing
   std::vector<Row> rows;
   std::vector<Buffer> buffers;
   std::vector<TensorView> features;  // by drafter: [most rows][columns]; null for one that learns nothing

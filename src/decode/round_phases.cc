@@ -352,9 +352,11 @@ bool Round::may_wait(const Layout& layout) const {
 }
 
 void Round::let_wait(const ops::Rows& rows, std::span<const TensorView> features) {
-  if (std::ssize(waiting_->rows) + rows.rows > waiting_->most_rows) teach_waiting();
-  const auto begin = static_cast<int32_t>(waiting_->rows.size());
+  if (waiting_->used + rows.rows > waiting_->most_rows) teach_waiting();
+  const int32_t begin = waiting_->used;
+  waiting_->used += rows.rows;
   for (int32_t i = 0; i < rows.rows; ++i) {
+    if (rows.slots.as<int32_t>()[i] == config_.slots) continue;  // a slot that is done
     waiting_->rows.push_back({rows.slots.as<int32_t>()[i], rows.cache_positions.as<int32_t>()[i],
                               rows.token_ids.as<TokenId>()[i], begin + i});
   }
@@ -366,7 +368,9 @@ void Round::let_wait(const ops::Rows& rows, std::span<const TensorView> features
 }
 
 void Round::teach_waiting() {
-  if (waiting_ == nullptr || waiting_->rows.empty()) return;
+  if (waiting_ == nullptr) return;
+  waiting_->used = 0;
+  if (waiting_->rows.empty()) return;
   ArenaScope scope(*scratch_);
   std::ranges::sort(waiting_->rows, {}, [](const Waiting::Row& row) { return std::pair(row.slot, row.position); });
   std::vector<int32_t> index, slots, positions;

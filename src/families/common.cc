@@ -131,6 +131,16 @@ Status read_beside_text(const ConfigFields& config, const ConfigFields& text, st
   return {};
 }
 
+Status check_theta_stated(const ConfigFields& config) {
+  bool stated = config.has("rope_theta");
+  for (const char* name : {"rope_parameters", "rope_scaling"}) {
+    VOLLEY_ASSIGN(const std::optional<ConfigFields> fields, config.object(name));
+    stated = stated || (fields && fields->has("rope_theta"));
+  }
+  if (stated) return {};
+  return config.wrong("rope_theta", "is missing: state it");
+}
+
 TargetConfig target_of(DenseConfig dense) {
   TargetConfig target;
   target.decoder = std::move(dense.decoder);

@@ -48,6 +48,9 @@ Status read_picture_rules(const std::string& dir, PictureRules& rules);
 Status read_beside_text(const ConfigFields& config, const ConfigFields& text, std::initializer_list<const char*> unread,
                         TargetConfig& target);
 
+// kInvalidArgument without "rope_theta", for families for which transformers has a default of its own.
+Status check_theta_stated(const ConfigFields& config);
+
 // A target with that decoder.
 TargetConfig target_of(DenseConfig dense);
 

@@ -22,11 +22,7 @@ Status check_stated(const ConfigFields& config) {
   VOLLEY_ASSIGN(const std::optional<ConfigFields> parameters, config.object("rope_parameters"));
   VOLLEY_ASSIGN(const std::optional<ConfigFields> scaling, config.object("rope_scaling"));
   if (!parameters && !scaling) return config.wrong("rope_scaling", "is missing: state it, or rope_parameters");
-  if (config.has("rope_theta") || (parameters && parameters->has("rope_theta")) ||
-      (scaling && scaling->has("rope_theta"))) {
-    return {};
-  }
-  return config.wrong("rope_theta", "is missing: state it");
+  return check_theta_stated(config);
 }
 
 Status read_layers(const ConfigFields& config, std::vector<model::Layer>& layers) {

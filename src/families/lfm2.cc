@@ -82,6 +82,7 @@ Result<model::Experts> read_lfm2_experts(const ConfigFields& config) {
 }
 
 Result<TargetConfig> read_lfm2_text(const ConfigFields& config, const std::string& family, bool has_experts) {
+  VOLLEY_RETURN_IF_ERROR(check_theta_stated(config));
   VOLLEY_ASSIGN(DenseConfig dense, read_dense(config, family));
   std::vector<model::Layer>& layers = dense.decoder.layers;
   VOLLEY_RETURN_IF_ERROR(read_head_norms(config, layers));

@@ -30,6 +30,7 @@ Status refuse_minimax_variants(const ConfigFields& config) {
 
 Result<TargetConfig> read_minimax_m2(const ConfigFields& config) {
   VOLLEY_RETURN_IF_ERROR(refuse_minimax_variants(config));
+  VOLLEY_RETURN_IF_ERROR(check_theta_stated(config));
   DenseRules rules;
   VOLLEY_ASSIGN(const int32_t head_dim, config.integer("head_dim", 1, kMaxWidth));
   VOLLEY_ASSIGN(const int32_t rotated, config.integer("rotary_dim", 1, head_dim, head_dim));

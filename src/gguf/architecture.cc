@@ -69,6 +69,12 @@ constexpr Name kLatentNames[] = {
     {"ffn_gate_shexp.", "mlp.shared_experts.gate_proj."},
     {"ffn_up_shexp.", "mlp.shared_experts.up_proj."},
     {"ffn_down_shexp.", "mlp.shared_experts.down_proj."},
+    {"nextn.eh_proj.", "eh_proj."},  // this and the next are of the layer that drafts
+    {"nextn.enorm.", "enorm."},
+    {"nextn.hnorm.", "hnorm."},
+    {"nextn.shared_head_norm.", "shared_head.norm."},
+    {"nextn.shared_head_head.", "shared_head.head."},
+    {"nextn.embed_tokens.", "embed_tokens."},
 };
 constexpr Name kDFlashNames[] = {
     {"attn_conv_base", "attention_conv.base_kernel"},
@@ -123,7 +129,7 @@ std::string renamed(const File& file, const Architecture& architecture, std::str
   int64_t layer = 0;
   const auto [at, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
   if (error != std::errc() || at != digits.data() + digits.size()) return "";
-  const int64_t layers = layers_of(file);
+  const int64_t layers = architecture.drafts_as_layer ? INT64_MAX : layers_of(file);
   if (std::string name = layer < layers ? "" : renamed(kMtpNames, rest); !name.empty()) return name;
   std::string name = renamed(architecture.layer_names, rest);
   if (name.empty()) name = renamed(kLayerNames, rest);
@@ -198,7 +204,10 @@ void arrange_qwen3_5(const File& file, std::vector<Place>& places) {
 }
 
 constexpr Architecture kArchitectures[] = {
-    {.name = "deepseek2", .hugging_face = "DeepseekV3ForCausalLM", .layer_names = kLatentNames},
+    {.name = "deepseek2",
+     .hugging_face = "DeepseekV3ForCausalLM",
+     .layer_names = kLatentNames,
+     .drafts_as_layer = true},
     {.name = "dflash", .hugging_face = "DFlashDraftModel", .layer_names = kDFlashNames},
     {.name = "gemma3", .hugging_face = "Gemma3ForCausalLM", .layer_names = kGemmaNames, .norms_hold_one = true},
     {.name = "gemma4", .hugging_face = "Gemma4ForCausalLM", .layer_names = kGemmaNames},

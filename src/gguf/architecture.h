@@ -42,6 +42,7 @@ struct Architecture {
   const char* hugging_face;                // config.json "architectures"[0]
   std::span<const Name> layer_names = {};  // beginnings of names that differ from those that architectures share
   bool norms_hold_one = false;             // norm weights are Hugging Face's plus 1
+  bool drafts_as_layer = false;            // Hugging Face, too, has what drafts as layers behind the last one
   // Undoes what else the converter did to a tensor: one place becomes those of the tensors in it. Numbers that the
   // metadata lack are 0 in orders.
   void (*arrange)(const File& file, std::vector<Place>& places) = nullptr;

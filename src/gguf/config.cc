@@ -236,7 +236,7 @@ void read_deepseek(Values& values, json& config) {
   const double groups = values.number("expert_group_count").value_or(is_v3 || is_v2 ? 8 : 1);
   config["n_group"] = number_json(groups);
   config["topk_group"] = number_json(values.number("expert_group_used_count").value_or(is_v3 ? 4 : is_v2 ? 3 : 1));
-  values.ignore("nextn_predict_layers");
+  config["num_nextn_predict_layers"] = number_json(values.number("nextn_predict_layers").value_or(0));
   if (sigmoid) return;
   config["architectures"] = json::array({"DeepseekV2ForCausalLM"});
   config["topk_method"] = groups > 1 ? "group_limited_greedy" : "greedy";
@@ -308,6 +308,9 @@ void read_gemma4_heads(Values& values, json& config) {
   values.only("attention.value_length_swa", config["head_dim"].get<double>());
   values.only("rope.dimension_count_swa", config["head_dim"].get<double>());
   read_rope(values, config["global_head_dim"].get<double>(), config);
+  if (config.contains("rope_scaling")) {
+    values.fail(unimplemented(values.file().path() + ": \"gemma4.rope.scaling.type\" is not built."));
+  }
   config["rope_parameters"]["sliding_attention"] = {
       {"rope_theta", values.number("rope.freq_base_swa").value_or(10000)}};
 }
@@ -365,7 +368,7 @@ void read_dflash(Values& values, json& config) {
   values.ignore("rope.dimension_sections");  // of a text's positions, which are all alike
 }
 
-// What only some architectures state, read after all others, and heads that they word in another way.
+// Values that only some architectures state, read after all others, and heads that they word in another way.
 struct OwnValues {
   std::string_view architecture;
   void (*read)(Values& values, json& config);

@@ -102,10 +102,15 @@ std::optional<size_t> id_of(const Header& header, const std::string& name) {
   return static_cast<size_t>(*id);
 }
 
+// Whether a text begins with the bos token.
+bool adds_bos(const Header& header, bool usual) {
+  return header.boolean("tokenizer.ggml.add_bos_token").value_or(usual);
+}
+
 // Puts the bos token before a text.
 json post_processor(const Header& header, const std::vector<std::string_view>& tokens, bool begins) {
   const std::optional<size_t> bos = id_of(header, "bos_token_id");
-  if (!header.boolean("tokenizer.ggml.add_bos_token").value_or(begins) || !bos || *bos >= tokens.size()) return nullptr;
+  if (!begins || !bos || *bos >= tokens.size()) return nullptr;
   const std::string token(tokens[*bos]);
   const json first = {{"SpecialToken", {{"id", token}, {"type_id", 0}}}};
   const auto text = [](const char* which, int type) { return json{{"Sequence", {{"id", which}, {"type_id", type}}}}; };
@@ -164,13 +169,14 @@ json merges_of_scores(const std::vector<std::string_view>& tokens, const std::ve
   return list;
 }
 
-// SentencePiece's pieces, with byte tokens for characters that have none.
-json piece_tokenizer(const Header& header, const std::vector<std::string_view>& tokens, json merges) {
+// SentencePiece's pieces, with byte tokens for characters that have none. Gemma 4's texts always begin with the bos
+// token, whatever the file says: llama.cpp overrides files that say no.
+json piece_tokenizer(const Header& header, const std::vector<std::string_view>& tokens, json merges, bool gemma4) {
   constexpr const char* kSpace = "\u2581";
   const std::optional<size_t> unknown = id_of(header, "unknown_token_id");
   const json spaces = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}};
   json normalizers = json::array();
-  const bool prefix = header.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
+  const bool prefix = header.boolean("tokenizer.ggml.add_space_prefix").value_or(!gemma4);
   if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
   normalizers.push_back(spaces);
   json decoders = json::array({{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
@@ -179,7 +185,7 @@ json piece_tokenizer(const Header& header, const std::vector<std::string_view>& 
   if (prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   return {{"normalizer", sequence("normalizers", std::move(normalizers))},
           {"decoder", sequence("decoders", std::move(decoders))},
-          {"post_processor", post_processor(header, tokens, true)},
+          {"post_processor", post_processor(header, tokens, gemma4 || adds_bos(header, true))},
           {"model",
            {{"type", "BPE"},
             {"unk_token", unknown && *unknown < tokens.size() ? json(tokens[*unknown]) : json()},
@@ -302,16 +308,19 @@ Result<std::string> tokenizer_json(const File& file) {
     if (scores.size() != tokens.size()) {
       return data_loss(file.path() + ": \"tokenizer.ggml.scores\" are not one for each token: the file is damaged.");
     }
-    tokenizer = piece_tokenizer(header, tokens, merges_of_scores(tokens, scores));
+    tokenizer = piece_tokenizer(header, tokens, merges_of_scores(tokens, scores), false);
   } else if (model == "gemma4") {
-    tokenizer = piece_tokenizer(header, tokens, std::move(merges));
+    if (merges.empty()) {
+      return data_loss(file.path() + " has no merges (\"tokenizer.ggml.merges\"): the file is damaged.");
+    }
+    tokenizer = piece_tokenizer(header, tokens, std::move(merges), true);
   } else if (model == "gpt2") {
     const std::string pre = header.text("tokenizer.ggml.pre").value_or("");
     const auto* cut = std::ranges::find(kCuts, pre, &Cut::name);
     if (cut == std::end(kCuts)) {
       return unimplemented(file.path() + " has the pre-tokenizer \"" + pre + "\", which is not built" + instead);
     }
-    tokenizer = byte_tokenizer(*cut, std::move(merges), post_processor(header, tokens, cut->begins));
+    tokenizer = byte_tokenizer(*cut, std::move(merges), post_processor(header, tokens, adds_bos(header, cut->begins)));
   } else {
     return unimplemented(file.path() + " has a tokenizer of the kind \"" + model +
                          "\", which is not built; built are gemma4, gpt2 and llama" + instead);

@@ -122,7 +122,7 @@ void Network::take_angles(Pass& pass) const {
   }
 }
 
-// What each layer's norms write, all in one buffer: it is read before the block adds to the residual stream, and the
+// The outputs of each layer's norms lie in one buffer: it is read before the block adds to the residual stream, and the
 // next norm then overwrites the buffer.
 std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const {
   std::vector<ops::Input> inputs;

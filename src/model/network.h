@@ -42,8 +42,8 @@ class Network {
   // Call before forward(): computes what the layers of a pass share.
   void plan(Pass& pass) const;
   // Runs the layers over the planned pass, in place on x: [rows, hidden] fp32, the rows' embeddings, wherever they come
-  // from. REQUIRES: the layers have convolutions
-  // that the rows are blocks of Rows::max_segment_rows, and that nothing is captured.
+  // from. REQUIRES: where layers have convolutions, the rows are blocks of Rows::max_segment_rows, and nothing is
+  // captured.
   void forward(Pass& pass, std::span<const Capture> captures, TensorView x) const;
   // A pass without rows: its experts serve the other replicas' rows. REQUIRES: Pass::exchange; plan() was not called.
   void take_part(Pass& pass) const;

@@ -28,8 +28,8 @@ struct KvFacts {
   bool causal = true;  // false: a query also sees the later positions of its block
   int32_t v_in_k = 0;  // > 0: V is the first so many elements of K, and is not kept
 
-  // Whether attention reads them. Otherwise a position keeps one row of head_dim elements, in the activations' type
-  // even where a cache holds codes.
+  // Whether attention reads them. Otherwise a position keeps one row of head_dim elements, in bf16 even where a cache
+  // holds codes.
   bool is_attention() const { return heads > 0; }
 };
 

@@ -73,6 +73,9 @@ TEST_F(GgufText, PiecesAreMergedByTheirScores) {
   gguf::Bytes gemma4 = bytes;  // whose files hold the merges
   gemma4.text("tokenizer.ggml.model", "gemma4").texts("tokenizer.ggml.merges", {"a b", "b c"});
   EXPECT_THAT(encode(*load(gemma4), "abc ab"), ElementsAre(1, 5, 4, 7, 5));
+  gemma4.boolean("tokenizer.ggml.add_bos_token", false);
+  EXPECT_THAT(encode(*load(gemma4), "ab"), ElementsAre(1, 5)) << "whatever the file says";
+  EXPECT_THAT(refusal(gguf::Bytes(bytes).text("tokenizer.ggml.model", "gemma4")), HasSubstr("has no merges"));
   const auto tokenizer = load(bytes.text("tokenizer.ggml.model", "llama"));
   EXPECT_THAT(encode(*tokenizer, "abc ab"), ElementsAre(1, 2, 6, 7, 5));
   EXPECT_THAT(encode(*tokenizer, "\u00e4"), ElementsAre(1, 8, 9));

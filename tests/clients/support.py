@@ -119,6 +119,14 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024
 
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def peak_bytes(self) -> int:
+        """The most that was resident since forget_peak()."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) * 1024
+
     def log(self) -> str:
         # The process writes where the file's position is: reading must not move it.
         return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode()

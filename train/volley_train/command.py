@@ -276,7 +276,7 @@ class Run:
         drafter = load_drafter(Path(a.draft) if a.draft else self.out / "drafter", self.device)
         held = Answers(self.out / "held_out.safetensors")
         which = list(range(len(held)))[:a.judged or None]
-        sizes = sorted({b for b in (4, 5, 6, 8, 12, 16) if b <= a.block})
+        sizes = sorted({b for b in (4, 5, 6, 8, 12, 16) if b <= a.block} | {a.block})
         self.bundle.model.layer = lambda layer, *inputs: layer(*inputs)
         found, trees = judge(self.bundle.model, drafter, held, which, a.row, a.batch, a.draft_rows, sizes, False)
         path.write_text(json.dumps(found, indent=1) + "\n")
@@ -298,7 +298,7 @@ class Run:
         drafter = load_drafter(Path(draft), self.device)
         served, size = Answers(folder / "served.safetensors"), str(a.block)
         longest = -(-int(served.total.max()) // 128) * 128
-        judged = judge(self.bundle.model, drafter, served, list(range(len(served))), longest, 4, 32 * a.block, [a.block], False)
+        judged, _ = judge(self.bundle.model, drafter, served, list(range(len(served))), longest, 4, 32 * a.block, [a.block], False)
         found["judge"] = {name: by_block[size] for name, by_block in judged.items()}
         found["apart, %"] = {name: round(100 * (found["judge"][name] / mean - 1), 1)
                              for name, mean in found["tokens a step"].items() if name in found["judge"]}

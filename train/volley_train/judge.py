@@ -92,7 +92,7 @@ def ranks_of(target: Target, drafter: Drafter, rows: Rows, temperatures: Tensor,
 
 
 def leaves(ranks: list[np.ndarray], block: int) -> dict[str, Any]:
-    """What a tree could gain: the shares of ranks at first misses, how often the proposal behind one is right, and
+    """The gain that a tree could bring: the shares of ranks at first misses, how often the proposal behind one is right, and
     tokens a step where the first, or the first two, other tokens are verified beside each proposal."""
     walks = [[walk(r, block, n) for r in ranks] for n in (0, 1, 2)]
     misses = [miss for _, found in walks[0] for miss in found]

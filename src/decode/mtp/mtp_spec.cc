@@ -73,7 +73,7 @@ std::vector<model::Param> head_params(const model::Decoder& decoder) {
     model::Param& copy = injection.emplace_back(*own);
     copy.role = role;
     copy.again = true;
-    if (copy.parts.size() > 1) copy.parts = {copy.parts[1], copy.parts[2]};  // of q, k, v and a gate
+    if (copy.parts.size() > 1) copy.parts = {copy.parts[1], copy.parts[2]};  // leaves out q and a gate
   }
   model::append(list, std::move(body));
   model::append(list, std::move(injection));

@@ -1,5 +1,6 @@
 // The CUDA device of a build without CUDA.
 #include "device/device.h"
+#include "device/kernel_times.h"
 #include "device/probe.h"
 
 namespace volley {
@@ -24,6 +25,14 @@ void release_cuda_device(int) {}
 
 Result<double> measure_gpu_read(int, int64_t) {
   return absent();
+}
+
+Status start_kernel_times() {
+  return absent();
+}
+
+std::vector<KernelRun> take_kernel_times() {
+  return {};
 }
 
 }  // namespace volley

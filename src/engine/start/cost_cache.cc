@@ -87,7 +87,8 @@ decode::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.max_model_len = models.max_model_len;
   // A position's bytes, on all ranks together.
   const auto kv_bytes = [&](const model::Decoder& spec) {
-    const std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(spec, 0, models.ranks));
+    std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(spec, 0, models.ranks));
+    std::erase_if(shapes, [](const model::KvShape& shape) { return !shape.is_attention; });
     return static_cast<double>(models.ranks * model::kv_page_bytes(shapes, models.page_size, models.kv_dtype)) /
            models.page_size;
   };

@@ -152,8 +152,8 @@ Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
   models.max_model_len = options.max_model_len > 0 ? options.max_model_len : models.target.max_positions;
   if (models.max_model_len > models.target.max_positions) {
     return invalid_argument("--max-model-len is " + std::to_string(models.max_model_len) +
-                            ", but the model was trained for " + std::to_string(models.target.max_positions) +
-                            " positions: lower it.");
+                            ", but the model has at most " + std::to_string(models.target.max_positions) +
+                            " positions here: lower it.");
   }
   if (models.max_model_len < 2) return invalid_argument("--max-model-len must be at least 2.");
   const bool gpu = models.device.kind == DeviceKind::kCuda;
@@ -262,8 +262,13 @@ Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const Resol
   }
   const ops::WeightFormat& target = models.target_numerics.storage;
   if (cpu && target.is_codes()) return target;
-  // Beside a checkpoint of codes the bf16 of a small drafter would be much of what a step reads.
-  const bool codes = !models.target_checkpoint->quantisation().empty() && plain.activation == DType::kBF16;
+  // Beside a checkpoint of codes the bf16 of a small drafter would be much of what a step reads. Where ranks cut inside
+  // a group, it stays.
+  const auto cut = [](const model::Param& param) {
+    return param.is_matrix() && param.cuts_columns() && param.columns % ops::kFp8Weights.group_k != 0;
+  };
+  const bool codes = !models.target_checkpoint->quantisation().empty() && plain.activation == DType::kBF16 &&
+                     std::ranges::none_of(params, cut);
   if (cpu) return codes ? ops::kFp8Weights : plain.storage;
   const bool fast = ops::linear_takes_fp8(models.device.kind, models.device.gpu) && fits_fp8_rows(params);
   return fast && plain.activation == DType::kBF16 ? ops::kFp8Rows : plain.storage;

@@ -1,6 +1,7 @@
 #include "ops/short_conv/short_conv.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "device/cpu/thread_pool.h"
 #include "ops/short_conv/short_conv_kernels.h"
@@ -34,6 +35,7 @@ void convolve_segment(const Rows& rows, const RowView& view, const ShortConv& ar
     const int64_t page = pages[position / kv.page_size];
     return reinterpret_cast<T*>(kv.base + page * kv.page_stride) + position % kv.page_size * n;
   };
+  std::vector<const T*> before(static_cast<size_t>(taps));  // rows of the cache, the row's own first
   for (int64_t r = segment.row_begin; r < segment.row_begin + segment.rows; ++r) {
     const int64_t position = rows.cache_positions.as<int32_t>()[r];
     const float* b = args.in.as<float>() + r * 3 * n;
@@ -41,10 +43,11 @@ void convolve_segment(const Rows& rows, const RowView& view, const ShortConv& ar
     for (int64_t ch = begin; ch < end; ++ch) put_conv(b[ch] * b[2 * n + ch], own[ch]);
     Y* y = args.y.as<Y>() + r * n;
     const int64_t seen = std::min(taps, position + 1);
+    for (int64_t o = 0; o < seen; ++o) before[o] = kept(position - o);
     for (int64_t ch = begin; ch < end; ++ch) {
       const float* kernel = args.kernel.as<float>() + ch * taps + taps - 1;
       float sum = 0;
-      for (int64_t o = 0; o < seen; ++o) sum += kernel[-o] * conv_value(kept(position - o)[ch]);
+      for (int64_t o = 0; o < seen; ++o) sum += kernel[-o] * conv_value(before[o][ch]);
       put_conv(b[n + ch] * sum, y[ch]);
     }
   }

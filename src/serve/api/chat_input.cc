@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <string_view>
 #include <utility>
 
@@ -13,18 +14,32 @@ namespace {
 
 constexpr size_t kMaxPictureBytes = size_t{20} << 20;  // textkit's limit
 constexpr size_t kMaxNamedBytes = size_t{64} << 20;    // of all pictures that a request names
+constexpr std::chrono::seconds kMaxNamedTime{30};      // after which no further one is asked for
+
+// Pictures of a request that it only names, so far.
+struct Named {
+  size_t bytes = 0;
+  std::chrono::steady_clock::duration time{};
+};
 
 Error at(const std::string& where, const Error& error) {
   return {error.code, where + ": " + error.message + (error.message.ends_with('.') ? "" : ".")};
 }
 
 // Base64 may be wrapped in lines, and may lack its padding.
-Result<std::string> file_of(const ChatPicture& picture, const ReadNamed& read_named, size_t& named_bytes) {
+Result<std::string> file_of(const ChatPicture& picture, const ReadNamed& read_named, Named& named) {
   if (picture.is_file || !picture.url.starts_with("data:")) {
-    const size_t most = std::min(kMaxPictureBytes, kMaxNamedBytes - named_bytes);
+    const size_t most = std::min(kMaxPictureBytes, kMaxNamedBytes - named.bytes);
+    if (most == 0 || named.time > kMaxNamedTime) {
+      return invalid_argument(picture.where + ": the pictures before it that the request only names have taken " +
+                              (most == 0 ? "64 MiB" : "30 s") +
+                              ", which is the most: send the bytes, as \"data:image/png;base64,\" and Base64.");
+    }
+    const auto begin = std::chrono::steady_clock::now();
     auto file = read_named ? read_named(picture, most) : Result<std::string>(invalid_argument(kNotFetched));
     if (!file.ok()) return at(picture.where, file.error());
-    named_bytes += file->size();
+    named.bytes += file->size();
+    named.time += std::chrono::steady_clock::now() - begin;
     return file;
   }
   std::string base64 = picture.url.substr(picture.url.find(',') + 1);
@@ -37,14 +52,14 @@ Result<std::string> file_of(const ChatPicture& picture, const ReadNamed& read_na
 
 // Measures the pictures, which their files' headers suffice for.
 Status measure(const Engine& engine, std::vector<ChatMessage>& messages, const ChatLimits& limits, ChatInput& input) {
-  size_t named_bytes = 0;
+  Named named;
   for (ChatMessage& message : messages) {
     for (const ChatPicture& picture : std::exchange(message.pictures, {})) {
       if (input.pictures.size() == kMaxPictures) {
         return invalid_argument(picture.where + " is one picture too many: a request may have " +
                                 std::to_string(kMaxPictures) + ". Leave out earlier ones.");
       }
-      VOLLEY_ASSIGN(std::string file, file_of(picture, limits.read_named, named_bytes));
+      VOLLEY_ASSIGN(std::string file, file_of(picture, limits.read_named, named));
       auto measured = engine.read_picture(file, false, limits.cancelled);
       if (!measured.ok()) return at(picture.where, measured.error());
       input.pictures.push_back(std::move(*measured));

@@ -56,9 +56,12 @@ ReadNamed Api::read_named(const Call& call) const {
     if (bytes.ok()) return bytes;
     // Another sentence than that of the disk, which names a path.
     const std::string name = in_quotes(picture.url.substr(0, 100));
-    return invalid_argument(found && std::cmp_greater(found->bytes, most)
-                                ? "the file " + name + " has more bytes than the request's pictures may have"
-                                : "there is no file " + name);
+    if (!found || bytes.error().code == ErrorCode::kNotFound) return invalid_argument("there is no file " + name);
+    if (std::cmp_greater(found->bytes, most)) {
+      return invalid_argument("the file " + name + " has more bytes than the request's pictures may have");
+    }
+    log_.error("A picture cannot be read: " + bytes.error().message);
+    return data_loss("the file " + name + " cannot be read: the server's log says why");
   };
 }
 

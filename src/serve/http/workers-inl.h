@@ -1,6 +1,7 @@
 // Threads that parse, render and tokenise, and their work. Included by session_shared-inl.h alone.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <boost/asio.hpp>
@@ -24,10 +25,14 @@ namespace asio = boost::asio;
 
 constexpr size_t kLargeBody = size_t{256} << 10;
 
-// Whether a body may have pictures, by the names of their parts: a body of megabytes is looked through in no time.
+// Whether a body may have pictures, by the names of their parts, or goes on with a response that may have some: a body
+// of megabytes is looked through in no time.
 inline bool may_have_pictures(const std::string& body) {
-  constexpr std::string_view kPart = "\"image";
-  return memmem(body.data(), body.size(), kPart.data(), kPart.size()) != nullptr;
+  constexpr std::string_view kNames[] = {"\"image", "\"input_image\"", "\"previous_response_id\"",
+                                         "\"item_reference\""};
+  return std::ranges::any_of(kNames, [&](std::string_view name) {
+    return memmem(body.data(), body.size(), name.data(), name.size()) != nullptr;
+  });
 }
 
 // A request on its way through a worker thread. Shared, because the connection may leave before the worker is done.

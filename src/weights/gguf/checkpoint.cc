@@ -92,6 +92,8 @@ Status read_halves(const Entry& entry, int64_t first, int64_t count, float* valu
     std::copy_n(row.begin() + at % width, n, values + at - first);
     at += n;
   }
+  k.file->drop({k_bytes.data, k.bytes()});
+  v.file->drop({v_bytes.data, v.bytes()});
   return {};
 }
 

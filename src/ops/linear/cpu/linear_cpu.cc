@@ -94,7 +94,7 @@ void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, i
   for (int64_t k0 = 0; k0 < k; k0 += block) {
     const int64_t count = std::min(block, k - k0);
     pack_tile(p, row, rows, k0, count, tile);
-    if (p.pairs && p.group > 0) {
+    if (p.sums_x) {
       sum_groups_avx512bf16(reinterpret_cast<const uint32_t*>(tile), rows, count, p.group, x_sums);
     }
     p.multiply({.x = tile,
@@ -140,6 +140,7 @@ PanelProduct PanelProduct::make(const char* weights, int64_t n, int64_t k, const
           .group = codes ? format.group_k : 0,
           .pad = codes ? kCodePad : 2,
           .pairs = pairs,
+          .sums_x = pairs && format.minimums,
           .multiply = multiply_of(format, pairs),
           .x = x,
           .y = y,

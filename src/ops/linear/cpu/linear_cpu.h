@@ -41,7 +41,7 @@ struct TileProduct {
   const char* next;               // where the product after this one starts reading, to prefetch; may lie past the end
   float* sums;                    // [panels][rows][16]
   bool first;                     // start from zero instead of from `sums`
-  const float* x_sums = nullptr;  // [groups][rows]: of pairs times codes: the sums of x over each group
+  const float* x_sums = nullptr;  // [groups][rows]: the sums of x over each group, for pairs times codes with minimums
 };
 
 using TileMultiply = void (*)(const TileProduct&);
@@ -89,6 +89,7 @@ struct PanelProduct {
   int64_t group = 0;       // for codes: columns of a group
   int64_t pad = 2;         // the rows of a tile are filled up with zeros to a multiple of so many k
   bool pairs = false;      // vdpbf16ps
+  bool sums_x = false;     // the kernel reads TileProduct::x_sums
   TileMultiply multiply = nullptr;
   TensorView x, y;
   int64_t x_stride = 0, y_stride = 0;  // elements from one row to the next
