@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "device/cpu/thread_pool.h"
+#include "ops/elements_cpu.h"
 #include "ops/gated_delta/gated_delta_layout.h"
 
 // Arrays of vectors cannot be made of sizeless ones; machines that have those have a fixed-size target too.
@@ -73,20 +74,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::CappedTag<float, 16>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 
-float value_of(float x) {
-  return x;
-}
-float value_of(BFloat16 x) {
-  return to_float(x);
-}
-
-void store_value(float x, float* to) {
-  *to = x;
-}
-void store_value(float x, BFloat16* to) {
-  *to = to_bfloat16(x);
-}
-
 float sigmoid(float x) {
   return 1.0f / (1.0f + std::exp(-x));
 }
@@ -136,7 +123,7 @@ void convolve(const DeltaHistory<T>& history, int64_t t, const GatedDelta& args,
   std::fill_n(out, n, 0.0f);
   for (int j = 0; j < taps; ++j) {
     const T* row = history.row(t + j) + channel;
-    for (int c = 0; c < n; ++c) out[c] += weights[c * taps + j] * value_of(row[c]);
+    for (int c = 0; c < n; ++c) out[c] += weights[c * taps + j] * as_float(row[c]);
   }
   for (int c = 0; c < n; ++c) out[c] *= sigmoid(out[c]);
 }
@@ -222,8 +209,8 @@ void finish_row(const DeltaUnit& unit, int64_t row, const float* o) {
   const float inverse = 1.0f / std::sqrt(sum_of_squares(o, dim) / static_cast<float>(dim) + args.eps);
   T* out = args.out.as<T>() + at * args.out.dim(1) + head;
   for (int i = 0; i < dim; ++i) {
-    const float gate = value_of(z[i]);
-    store_value(o[i] * inverse * weight[i] * (gate * sigmoid(gate)), out + i);
+    const float gate = as_float(z[i]);
+    put_float(o[i] * inverse * weight[i] * (gate * sigmoid(gate)), out[i]);
   }
 }
 

@@ -4,25 +4,13 @@
 #include <vector>
 
 #include "device/cpu/thread_pool.h"
+#include "ops/elements_cpu.h"
 #include "ops/short_conv/short_conv_kernels.h"
 
 namespace volley::ops {
 namespace {
 
 constexpr int64_t kConvTaskElements = 8 << 10;  // some µs: below that, handing the work out costs more
-
-float conv_value(float x) {
-  return x;
-}
-float conv_value(BFloat16 x) {
-  return to_float(x);
-}
-void put_conv(float x, float& to) {
-  to = x;
-}
-void put_conv(float x, BFloat16& to) {
-  to = to_bfloat16(x);
-}
 
 // The channels [begin, end) of a segment's rows. T: the cache's type; Y: y's.
 template <typename T, typename Y>
@@ -40,15 +28,15 @@ void convolve_segment(const Rows& rows, const RowView& view, const ShortConv& ar
     const int64_t position = rows.cache_positions.as<int32_t>()[r];
     const float* b = args.in.as<float>() + r * 3 * n;
     T* own = kept(position);
-    for (int64_t ch = begin; ch < end; ++ch) put_conv(b[ch] * b[2 * n + ch], own[ch]);
+    for (int64_t ch = begin; ch < end; ++ch) put_float(b[ch] * b[2 * n + ch], own[ch]);
     Y* y = args.y.as<Y>() + r * n;
     const int64_t seen = std::min(taps, position + 1);
     for (int64_t o = 0; o < seen; ++o) before[o] = kept(position - o);
     for (int64_t ch = begin; ch < end; ++ch) {
       const float* kernel = args.kernel.as<float>() + ch * taps + taps - 1;
       float sum = 0;
-      for (int64_t o = 0; o < seen; ++o) sum += kernel[-o] * conv_value(before[o][ch]);
-      put_conv(b[n + ch] * sum, y[ch]);
+      for (int64_t o = 0; o < seen; ++o) sum += kernel[-o] * as_float(before[o][ch]);
+      put_float(b[n + ch] * sum, y[ch]);
     }
   }
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "device/cpu/thread_pool.h"
+#include "ops/elements_cpu.h"
 #include "ops/sigmoid_gate/sigmoid_gate_kernels.h"
 
 namespace volley::ops {
@@ -9,19 +10,6 @@ namespace {
 
 // Half of that is the least that is worth a thread's while: an exponential takes some 5 ns.
 constexpr int64_t kElementsPerTask = 2048;
-
-float value_of(float x) {
-  return x;
-}
-float value_of(BFloat16 x) {
-  return to_float(x);
-}
-void store_value(float x, float& to) {
-  to = x;
-}
-void store_value(float x, BFloat16& to) {
-  to = to_bfloat16(x);
-}
 
 float sigmoid(float x) {
   return 1.0f / (1.0f + std::exp(-x));
@@ -34,7 +22,7 @@ void gate_rows(const TensorView& y, const TensorView& gates, int64_t first, int6
     T* row = y.as<T>() + i * n;
     const float* gate = gates.as<float>() + i * m + first;
     const float of_row = m == 1 ? sigmoid(gate[0]) : 0;
-    for (int64_t j = 0; j < n; ++j) store_value(value_of(row[j]) * (m == 1 ? of_row : sigmoid(gate[j])), row[j]);
+    for (int64_t j = 0; j < n; ++j) put_float(as_float(row[j]) * (m == 1 ? of_row : sigmoid(gate[j])), row[j]);
   }
 }
 
