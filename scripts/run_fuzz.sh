@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
 targets=("${@:2}")
-[ "${#targets[@]}" -gt 0 ] || targets=(http bodies safetensors gguf config batch multipart grammar tokenizer pictures nodes zmtp)
+[ "${#targets[@]}" -gt 0 ] || targets=(http bodies safetensors gguf config batch multipart grammar tokenizer pictures nodes)
 
 # The clang++ of its version, if that can make a fuzz target.
 has_fuzzer() {

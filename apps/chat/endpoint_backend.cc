@@ -35,17 +35,16 @@ class Reader {
     lines_.read(bytes, [this](std::string_view data) { event(data); });
   }
 
-  // `failure`: the connection's; may be empty.
-  Result<ChatAnswer> end(int status, const std::string& failure, bool stopped) {
+  Result<ChatAnswer> end(const HttpEnd& end) {
     flush({}, 0);
     answer_.stats.total_s = std::chrono::duration<double>(Clock::now() - sent_).count();
     Error error{ErrorCode::kUnavailable, ""};
-    if (stopped) {
+    if (end.stopped) {
       answer_.finish = FinishReason::kCancelled;
-    } else if (!failure.empty()) {
-      error.message = failure + ".";
-    } else if (status != 200) {
-      error.message = status_error(status, head_);
+    } else if (!end.failure.empty()) {
+      error.message = end.failure + ".";
+    } else if (end.status != 200) {
+      error.message = status_error(end.status, head_);
     } else if (!error_.empty()) {
       error.message = error_;
     } else if (!done_) {
@@ -139,7 +138,7 @@ class Reader {
 
 class EndpointBackend final : public ChatBackend {
  public:
-  EndpointBackend() : client_(std::chrono::seconds(kLongestAnswer), 1) {}
+  EndpointBackend() : client_(kLongestAnswer) {}
 
   Status open(const std::string& url, const std::optional<std::string>& model, std::vector<std::string> headers,
               const std::function<bool()>& stopped) {
@@ -160,23 +159,13 @@ class EndpointBackend final : public ChatBackend {
     stopped_ = false;
     const Clock::time_point since = Clock::now();
     Reader reader(on_span, endpoint_.is_volley());
-    bool ended = false;
-    int status = 0;
-    std::string failure;
-    client_.start(
-        {endpoint_.base + "/chat/completions", body(conversation, settings), endpoint_.headers},
-        [&reader](std::string_view bytes, auto) { reader.read(bytes); },
-        [&](int code, const std::string& why, auto) {
-          status = code;
-          failure = why;
-          ended = true;
-        });
-    while (!ended && !stopped_) {
-      client_.poll(kChatWake);
+    const auto go_on = [&] {
       on_wait({std::chrono::duration<double>(Clock::now() - since).count(), std::nullopt, std::nullopt});
-    }
-    client_.cancel_all();
-    return reader.end(status, failure, !ended);
+      return !stopped_;
+    };
+    return reader.end(client_.run(
+        {endpoint_.base + "/chat/completions", body(conversation, settings), endpoint_.headers},
+        [&reader](std::string_view bytes) { reader.read(bytes); }, go_on));
   }
 
  private:

@@ -74,25 +74,16 @@ Result<Endpoint> probe_endpoint(HttpClient* client, const std::string& url, cons
   Endpoint endpoint;
   VOLLEY_ASSIGN(endpoint.base, endpoint_base(url));
   endpoint.headers = std::move(headers);
-  std::string body, failure;
-  int status = 0;
-  bool ended = false;
-  client->start(
-      {endpoint.base + "/models", "", endpoint.headers}, [&](std::string_view bytes, auto) { body += bytes; },
-      [&](int code, const std::string& why, auto) {
-        status = code;
-        failure = why;
-        ended = true;
-      });
-  while (!ended && !stopped()) client->poll(std::chrono::milliseconds(100));
-  client->cancel_all();
-  if (!ended) return Error{ErrorCode::kCancelled, "Interrupted."};
   const std::string where = endpoint.base + "/models";
-  if (!failure.empty()) return Error{ErrorCode::kUnavailable, where + " does not answer: " + failure + "."};
+  std::string body;
+  const HttpEnd end = client->run(
+      {where, "", endpoint.headers}, [&](std::string_view bytes) { body += bytes; }, [&] { return !stopped(); });
+  if (end.stopped) return Error{ErrorCode::kCancelled, "Interrupted."};
+  if (!end.failure.empty()) return Error{ErrorCode::kUnavailable, where + " does not answer: " + end.failure + "."};
   const OrderedJson json = OrderedJson::parse(body, nullptr, false);
   const auto data = json.is_object() ? json.find("data") : json.end();
-  if (status != 200 || data == json.end() || !data->is_array()) {
-    return Error{ErrorCode::kUnavailable, where + " answers with status " + std::to_string(status) +
+  if (end.status != 200 || data == json.end() || !data->is_array()) {
+    return Error{ErrorCode::kUnavailable, where + " answers with status " + std::to_string(end.status) +
                                               " and no list of models: is this an OpenAI-compatible server?"};
   }
   for (const OrderedJson& entry : *data) {

@@ -2,31 +2,17 @@
 
 #include <curl/curl.h>
 
-#include <algorithm>
-#include <map>
-#include <utility>
+#include <memory>
 
 #include "base/check.h"
 
 namespace volley::apps {
 namespace {
 
-struct Transfer {
-  CURL* easy = curl_easy_init();
-  curl_slist* headers = nullptr;
-  HttpCall call;
-  HttpClient::OnBytes on_bytes;
-  HttpClient::OnEnd on_end;
-  char error[CURL_ERROR_SIZE] = {};
+constexpr int kWaitMs = 200;
 
-  ~Transfer() {
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(easy);
-  }
-};
-
-size_t take_bytes(char* data, size_t size, size_t count, void* transfer) {
-  static_cast<Transfer*>(transfer)->on_bytes({data, size * count}, std::chrono::steady_clock::now());
+size_t take_bytes(char* data, size_t size, size_t count, void* on_bytes) {
+  (*static_cast<const HttpClient::OnBytes*>(on_bytes))({data, size * count});
   return size * count;
 }
 
@@ -37,93 +23,59 @@ void prepare_curl() {
   VOLLEY_CHECK_EQ(prepared, CURLE_OK);
 }
 
-struct HttpClient::State {
-  CURLM* multi = nullptr;
-  std::chrono::seconds timeout{};
-  std::map<CURL*, std::unique_ptr<Transfer>> open;
-
-  void end(CURL* easy, CURLcode code);
-};
-
-HttpClient::HttpClient(std::chrono::seconds timeout, int connections) : state_(std::make_unique<State>()) {
-  prepare_curl();
-  state_->multi = curl_multi_init();
-  VOLLEY_CHECK(state_->multi != nullptr);
-  state_->timeout = timeout;
-  curl_multi_setopt(state_->multi, CURLMOPT_MAXCONNECTS, static_cast<long>(std::max(connections, 4)));
+HttpClient::HttpClient(std::chrono::seconds timeout) : multi_((prepare_curl(), curl_multi_init())), timeout_(timeout) {
+  VOLLEY_CHECK(multi_ != nullptr);
 }
 
 HttpClient::~HttpClient() {
-  cancel_all();
-  curl_multi_cleanup(state_->multi);
+  curl_multi_cleanup(multi_);
 }
 
-void HttpClient::start(HttpCall call, OnBytes on_bytes, OnEnd on_end) {
-  auto transfer = std::make_unique<Transfer>();
-  transfer->call = std::move(call);
-  transfer->on_bytes = std::move(on_bytes);
-  transfer->on_end = std::move(on_end);
-  CURL* easy = transfer->easy;
+HttpEnd HttpClient::run(const HttpCall& call, const OnBytes& on_bytes, const std::function<bool()>& go_on) {
+  const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> owned(curl_easy_init(), curl_easy_cleanup);
+  CURL* easy = owned.get();
   VOLLEY_CHECK(easy != nullptr);
-  curl_easy_setopt(easy, CURLOPT_URL, transfer->call.url.c_str());
+  char error[CURL_ERROR_SIZE] = {};
+  curl_easy_setopt(easy, CURLOPT_URL, call.url.c_str());
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
-  curl_easy_setopt(easy, CURLOPT_TIMEOUT, static_cast<long>(state_->timeout.count()));
-  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, transfer->error);
+  curl_easy_setopt(easy, CURLOPT_TIMEOUT, static_cast<long>(timeout_.count()));
+  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, error);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);
-  curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer.get());
-  for (const std::string& header : transfer->call.headers) {
-    transfer->headers = curl_slist_append(transfer->headers, header.c_str());
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, &on_bytes);
+  curl_slist* headers = nullptr;
+  for (const std::string& header : call.headers) headers = curl_slist_append(headers, header.c_str());
+  if (!call.body.empty()) {
+    headers = curl_slist_append(headers, "Content-Type: application/json");
+    headers = curl_slist_append(headers, "Expect:");  // saves a round trip before a large body
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body.size()));
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDS, call.body.c_str());
   }
-  if (!transfer->call.body.empty()) {
-    transfer->headers = curl_slist_append(transfer->headers, "Content-Type: application/json");
-    transfer->headers = curl_slist_append(transfer->headers, "Expect:");  // saves a round trip before a large body
-    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(transfer->call.body.size()));
-    curl_easy_setopt(easy, CURLOPT_POSTFIELDS, transfer->call.body.c_str());
+  const std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> owned_headers(headers, curl_slist_free_all);
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+  VOLLEY_CHECK_EQ(curl_multi_add_handle(multi_, easy), CURLM_OK);
+  HttpEnd end;
+  for (bool done = false; !done && !end.stopped; end.stopped = !done && !go_on()) {
+    int running = 0, left = 0;
+    VOLLEY_CHECK_EQ(curl_multi_perform(multi_, &running), CURLM_OK);
+    const CURLMsg* message = curl_multi_info_read(multi_, &left);
+    done = message != nullptr && message->msg == CURLMSG_DONE;
+    if (!done) {
+      curl_multi_poll(multi_, nullptr, 0, kWaitMs, nullptr);
+    } else if (const CURLcode code = message->data.result; code != CURLE_OK) {
+      end.failure = error[0] != '\0' ? error : curl_easy_strerror(code);
+    }
   }
-  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, transfer->headers);
-  VOLLEY_CHECK_EQ(curl_multi_add_handle(state_->multi, easy), CURLM_OK);
-  state_->open.emplace(easy, std::move(transfer));
-}
-
-int HttpClient::open() const {
-  return static_cast<int>(state_->open.size());
-}
-
-void HttpClient::poll(std::chrono::milliseconds limit) {
-  int running = 0;
-  VOLLEY_CHECK_EQ(curl_multi_perform(state_->multi, &running), CURLM_OK);
-  int left = 0;
-  bool ended = false;
-  while (CURLMsg* message = curl_multi_info_read(state_->multi, &left)) {
-    if (message->msg != CURLMSG_DONE) continue;
-    state_->end(message->easy_handle, message->data.result);
-    ended = true;
-  }
-  if (ended) return;
-  curl_multi_poll(state_->multi, nullptr, 0, static_cast<int>(limit.count()), nullptr);
-}
-
-void HttpClient::State::end(CURL* easy, CURLcode code) {
-  const auto now = std::chrono::steady_clock::now();
   long status = 0;
   curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-  curl_multi_remove_handle(multi, easy);
-  auto node = open.extract(easy);
-  const std::unique_ptr<Transfer> transfer = std::move(node.mapped());
-  std::string failure;
-  if (code != CURLE_OK) failure = transfer->error[0] != '\0' ? transfer->error : curl_easy_strerror(code);
-  transfer->on_end(static_cast<int>(status), failure, now);
+  end.status = static_cast<int>(status);
+  curl_multi_remove_handle(multi_, easy);
+  return end;
 }
 
 void HttpClient::wake() {
-  curl_multi_wakeup(state_->multi);
-}
-
-void HttpClient::cancel_all() {
-  for (const auto& [easy, transfer] : state_->open) curl_multi_remove_handle(state_->multi, easy);
-  state_->open.clear();
+  curl_multi_wakeup(multi_);
 }
 
 }  // namespace volley::apps

@@ -1,12 +1,11 @@
-// Sends HTTP requests, many at once on one thread, and reads answers as they arrive (libcurl's multi interface).
-// Threads: wake() on any; all else on the client's.
+// Sends HTTP requests, one at a time, and reads answers as they arrive (libcurl). Threads: wake() on any; all else on
+// the client's.
 #pragma once
 
 #include <volley/result.h>
 
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,29 +21,29 @@ struct HttpCall {
   std::vector<std::string> headers;  // "Name: value"
 };
 
+struct HttpEnd {
+  int status = 0;
+  std::string failure;   // why the answer is not complete; empty if it is
+  bool stopped = false;  // go_on() returned false
+};
+
 class HttpClient {
  public:
-  using Time = std::chrono::steady_clock::time_point;
-  using OnBytes = std::function<void(std::string_view bytes, Time now)>;
-  // `failure`: a sentence why the answer is not complete; empty if it is.
-  using OnEnd = std::function<void(int status, const std::string& failure, Time now)>;
+  using OnBytes = std::function<void(std::string_view bytes)>;
 
-  // `timeout`: for one answer, from start to end. `connections`: number kept open between calls.
-  HttpClient(std::chrono::seconds timeout, int connections);
-  ~HttpClient();  // drops open calls without callbacks
+  explicit HttpClient(std::chrono::seconds timeout);  // for one answer, from start to end
+  ~HttpClient();
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
 
-  // Both callbacks run inside poll(); on_end runs last and once.
-  void start(HttpCall call, OnBytes on_bytes, OnEnd on_end);
-  int open() const;
-  // Transfers bytes. Returns after `limit`, or sooner when bytes came or wake() was called.
-  void poll(std::chrono::milliseconds limit);
+  // Sends the request and waits for its end. `go_on` is called a few times a second, and at once after wake(); false
+  // drops the call.
+  HttpEnd run(const HttpCall& call, const OnBytes& on_bytes, const std::function<bool()>& go_on);
   void wake();
-  // Drops open calls without callbacks.
-  void cancel_all();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void* const multi_;  // CURLM: its connections outlive a call
+  const std::chrono::seconds timeout_;
 };
 
 }  // namespace volley::apps

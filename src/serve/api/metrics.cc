@@ -206,8 +206,7 @@ void add_cache_events(const CacheEventPublisher::Counts& counts, Snapshot& out) 
   out.counter("volley:kv_event_batches_total", "Batches of KV-cache events that were sent.", counts.batches);
   out.counter("volley:kv_event_batches_dropped_total", "Batches that found the queue full: subscribers see a gap.",
               counts.dropped);
-  out.gauge("volley:kv_event_replay_bytes", "Bytes of repeated batches that wait for the clients that asked for them.",
-            counts.replay);
+  out.counter("volley:kv_event_batches_repeated_total", "Batches that were sent again.", counts.repeated);
 }
 
 void add_speculation(const EngineStats& stats, Snapshot& out) {

@@ -20,12 +20,12 @@
 #include "base/check.h"
 #include "serve/events/cache_event_batch.h"
 #include "serve/events/cache_event_replay.h"
-#include "serve/events/cache_event_wire.h"
 
 namespace volley::serve {
 namespace {
 
-constexpr std::chrono::milliseconds kLastWords{500};  // for subscribers to take the last batches
+constexpr std::chrono::milliseconds kLastWords{500};   // for subscribers to take the last batches
+constexpr std::chrono::milliseconds kNextAttempt{10};  // of repeating, while a client has no room
 
 double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -83,7 +83,7 @@ class CacheEventPublisher::Stream {
 
   Status open();
   void publish(std::span<const CacheEvent> events);
-  Counts counts() const { return {sent_.load(), dropped_.load(), replay_ ? replay_->bytes_waiting() : 0}; }
+  Counts counts() const { return {sent_.load(), dropped_.load(), repeated_.load()}; }
 
  private:
   struct Batch {
@@ -103,7 +103,7 @@ class CacheEventPublisher::Stream {
   zmq::context_t context_{1};
   zmq::socket_t publisher_;
   std::unique_ptr<CacheEventReplay> replay_;  // null: no batches are repeated
-  int wake_ = -1;                             // eventfd: the queue has batches, repeating has room, or the end has come
+  int wake_ = -1;                             // eventfd: the queue has batches, or the end has come
 
   std::mutex mutex_;
   std::deque<Batch> queue_;  // guarded by mutex_
@@ -111,7 +111,7 @@ class CacheEventPublisher::Stream {
 
   uint64_t next_ = 0;    // publish() alone
   bool missed_ = false;  // publish() alone: a batch was dropped, and no later one was queued
-  std::atomic<int64_t> sent_{0}, dropped_{0};
+  std::atomic<int64_t> sent_{0}, dropped_{0}, repeated_{0};
 
   std::thread thread_;
 };
@@ -148,7 +148,7 @@ Status CacheEventPublisher::Stream::open() {
   publisher_.set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);
   if (const Status bound = attach(publisher_, options_.endpoint, binds(options_.endpoint)); !bound.ok()) return bound;
   if (!options_.replay_endpoint.empty()) {
-    replay_ = std::make_unique<CacheEventReplay>(context_, options_.buffer_steps, options_.topic, wake_);
+    replay_ = std::make_unique<CacheEventReplay>(context_, options_.buffer_steps, options_.topic);
     if (const Status bound = attach(replay_->socket(), options_.replay_endpoint, true); !bound.ok()) return bound;
   }
   thread_ = std::thread([this] { run(); });
@@ -166,7 +166,6 @@ CacheEventPublisher::Stream::~Stream() {
   }
   replay_.reset();
   publisher_.close();
-  context_.close();  // waits for ZeroMQ's threads, which write to wake_
   if (wake_ >= 0) ::close(wake_);
 }
 
@@ -193,9 +192,9 @@ void CacheEventPublisher::Stream::publish(std::span<const CacheEvent> events) {
 void CacheEventPublisher::Stream::run() {
   std::vector<zmq::pollitem_t> items = {{nullptr, wake_, ZMQ_POLLIN, 0}};
   if (replay_) items.push_back({replay_->socket().handle(), 0, ZMQ_POLLIN, 0});
-  for (;;) {
+  for (bool repeats = false;;) {
     try {
-      zmq::poll(items);
+      zmq::poll(items, repeats ? kNextAttempt : std::chrono::milliseconds(-1));
     } catch (const zmq::error_t& error) {
       if (error.num() != EINTR) return;
       continue;
@@ -209,11 +208,13 @@ void CacheEventPublisher::Stream::run() {
     }
     send_queued();
     if (last) return;
+    if (!replay_) continue;
     try {
-      if (items.size() > 1 && (items[1].revents & ZMQ_POLLIN) != 0) replay_->receive();
-      if (replay_) replay_->go_on();
+      replay_->receive();
     } catch (const zmq::error_t&) {  // the client asks again
     }
+    repeats = replay_->go_on();
+    repeated_ = replay_->repeated();
   }
 }
 
@@ -270,7 +271,7 @@ CacheEventPublisher::Counts CacheEventPublisher::counts() const {
     const Counts counts = stream->counts();
     all.batches += counts.batches;
     all.dropped += counts.dropped;
-    all.replay += counts.replay;
+    all.repeated += counts.repeated;
   }
   return all;
 }

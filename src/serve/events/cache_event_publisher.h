@@ -3,8 +3,7 @@
 // endian, from 0 on; each replica has its own sockets and numbers.
 //
 // To ask again, a DEALER or REQ socket sends (empty, first number wanted). It gets (empty, topic, number, batch) for
-// each kept batch from there on, and at last (empty, empty, -1, empty). At most 4 MiB, or one batch, wait for a client:
-// it gets more as it takes them (serve/events/cache_event_replay.h).
+// each kept batch from there on, and at last (empty, empty, -1, empty).
 #pragma once
 
 #include <volley/cache_events.h>
@@ -41,7 +40,7 @@ class CacheEventPublisher {
   struct Counts {
     int64_t batches = 0;  // handed to ZeroMQ
     int64_t dropped = 0;  // found the queue full
-    size_t replay = 0;    // bytes of repeated batches that wait for clients
+    int64_t repeated = 0;
   };
 
   // kUnavailable: an address cannot be bound. kInvalidArgument: it is no address.

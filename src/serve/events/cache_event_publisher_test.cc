@@ -2,9 +2,6 @@
 #include "serve/events/cache_event_publisher.h"
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -89,11 +86,15 @@ class CacheEventPublisherTest : public ::testing::Test {
     }
   }
 
+  static void ask(zmq::socket_t& socket, uint64_t number) {
+    const std::string first = bytes_of(number);
+    zmq::send_multipart(socket, std::array<zmq::const_buffer, 2>{zmq::const_buffer(), zmq::buffer(first)});
+  }
+
   zmq::socket_t ask_from(uint64_t number) {
     zmq::socket_t socket(context_, zmq::socket_type::dealer);
     socket.connect(options_.replay_endpoint);
-    const std::string first = bytes_of(number);
-    zmq::send_multipart(socket, std::array<zmq::const_buffer, 2>{zmq::const_buffer(), zmq::buffer(first)});
+    ask(socket, number);
     return socket;
   }
 
@@ -140,51 +141,38 @@ TEST_F(CacheEventPublisherTest, RepeatsWhatIsKept) {
   }
 }
 
-// Some megabytes wait at a time, however much is asked for, and all of it comes.
+// A few batches wait for a client, however much it asks for, and all of it comes.
 TEST_F(CacheEventPublisherTest, LittleWaitsForAClientThatTakesNothing) {
-  constexpr size_t kMost = CacheEventReplay::kMaxQueuedBytes;
   options_.replay_endpoint = "ipc://" + folder_ + "/replay";
   const auto publisher = start();
   std::vector<CacheEvent> large;
-  for (uint64_t i = 1; i <= 2000; ++i) {
+  for (uint64_t i = 1; i <= 500; ++i) {
     large.push_back({CacheEvent::Kind::kStored, 2 * i, 2 * i + 1, std::vector<TokenId>(64, 7), 64, {}});
   }
-  constexpr uint64_t kBatches = 100;
+  constexpr uint64_t kBatches = 50;
   for (uint64_t i = 0; i < kBatches; ++i) publisher->publish(0, large);
   while (publisher->counts().batches < static_cast<int64_t>(kBatches)) std::this_thread::sleep_for(1ms);
-  const auto ask = [&](zmq::socket_t& socket) {
-    const std::string first = bytes_of(0);
-    zmq::send_multipart(socket, std::array<zmq::const_buffer, 2>{zmq::const_buffer(), zmq::buffer(first)});
-  };
   std::vector<zmq::socket_t> clients;
   for (int i = 0; i < 2; ++i) {
     zmq::socket_t& client = clients.emplace_back(context_, zmq::socket_type::dealer);
     client.set(zmq::sockopt::rcvhwm, 1);
     client.set(zmq::sockopt::linger, 0);
     client.connect(options_.replay_endpoint);
-    for (size_t j = 0; j < CacheEventReplay::kMaxAsked + 10; ++j) ask(client);
+    for (size_t j = 0; j < CacheEventReplay::kMaxAsked; ++j) ask(client, 0);
   }
-  while (publisher->counts().replay < kMost) std::this_thread::sleep_for(1ms);  // both clients' bytes
-  for (int i = 0; i < 100; ++i) {
-    EXPECT_LE(publisher->counts().replay, clients.size() * kMost);
-    std::this_thread::sleep_for(1ms);
-  }
+  while (publisher->counts().repeated < 2 * CacheEventReplay::kMostQueued) std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(100ms);
+  constexpr int64_t kInBuffersOfTheSystem = 16;
+  EXPECT_LE(publisher->counts().repeated, 2 * (CacheEventReplay::kMostQueued + kInBuffersOfTheSystem));
   clients.pop_back();  // one leaves; the other takes its answers, one after another
-  size_t bytes = 0;
   for (size_t answer = 0; answer < CacheEventReplay::kMaxAsked; ++answer) {
     for (uint64_t number = 0; number < kBatches; ++number) {
       const Frames frames = receive(clients[0]);
       ASSERT_EQ(frames.size(), 4u) << number;
       ASSERT_EQ(frames[2], bytes_of(number));
-      bytes += frames[3].size();
     }
     ASSERT_EQ(receive(clients[0]), (Frames{"", "", bytes_of(~uint64_t{0}), ""})) << answer;
   }
-  EXPECT_GT(bytes, 10 * kMost) << "there was more to wait";
-  while (publisher->counts().replay > 0) std::this_thread::sleep_for(1ms);
-  // A client with too many waiting requests may ask again.
-  ask(clients[0]);
-  EXPECT_EQ(receive(clients[0]).size(), 4u);
 }
 
 TEST_F(CacheEventPublisherTest, WhatIsNoRequestIsPassedOver) {
@@ -194,90 +182,13 @@ TEST_F(CacheEventPublisherTest, WhatIsNoRequestIsPassedOver) {
   socket.connect(options_.replay_endpoint);
   socket.send(zmq::str_buffer("hello"), zmq::send_flags::none);
   zmq::send_multipart(socket, std::array<zmq::const_buffer, 2>{zmq::const_buffer(), zmq::str_buffer("123456789")});
-  zmq::socket_t asking = ask_from(0);
-  EXPECT_EQ(receive(asking).size(), 4u);
-  socket.set(zmq::sockopt::rcvtimeo, 50);
-  zmq::message_t answer;
-  EXPECT_FALSE(socket.recv(answer));
-}
-
-// A plain connection, to send what no library sends.
-class RawClient {
- public:
-  explicit RawClient(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-    EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    const timeval minute{60, 0};
-    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &minute, sizeof minute);
-    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &minute, sizeof minute);
-  }
-  ~RawClient() { ::close(socket_); }
-  RawClient(const RawClient&) = delete;
-  RawClient& operator=(const RawClient&) = delete;
-
-  bool send(const std::string& bytes) const {
-    return ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
-  }
-  // Bytes until the connection ends, or until `text` has come.
-  std::string receive(const std::string& text = "") const {
-    std::string all;
-    std::array<char, 4096> piece;
-    for (ssize_t size = 0; text.empty() || all.find(text) == std::string::npos;) {
-      if ((size = ::recv(socket_, piece.data(), piece.size(), 0)) <= 0) break;
-      all.append(piece.data(), static_cast<size_t>(size));
-    }
-    return all;
-  }
-
- private:
-  const int socket_;
-};
-
-// ZeroMQ would keep all frames of a message until its last one.
-TEST_F(CacheEventPublisherTest, WhatIsTooLargeForARequestEndsTheConnection) {
-  options_.replay_endpoint = "ipc://" + folder_ + "/replay";
-  const auto publisher = start();
-  constexpr size_t kMostOfPing = 4000;
-  const std::string greeting = zmtp_greeting("DEALER");
-  const std::string endless[] = {zmtp_frame_head(0, true), zmtp_frame_head(8, true) + bytes_of(0),
-                                 zmtp_frame_head(4096, true) + std::string(4096, 'x'),
-                                 zmtp_frame_head(size_t{1} << 40, false)};
-  for (const std::string& frame : endless) {
-    const RawClient client(folder_ + "/replay");
-    ASSERT_TRUE(client.send(greeting));
-    std::string piece;
-    while (piece.size() < 4096) piece += frame;
-    size_t sent = 0;
-    while (sent < (size_t{64} << 20) && client.send(piece)) sent += piece.size();
-    EXPECT_LT(sent, size_t{4} << 20) << "as much as lies in buffers between the two";
-  }
-  for (const std::string& broken :
-       {std::string("GET / HTTP/1.1\r\n\r\n"), greeting + "\x08\x01x", std::string(64, '\xFF')}) {
-    const RawClient client(folder_ + "/replay");
-    ASSERT_TRUE(client.send(broken));
-    client.receive();  // until it ends
-  }
-  const RawClient alive(folder_ + "/replay");
-  const std::string ping = std::string("\x04\x09\x04PING", 7) + std::string("\0\x0A", 2) + "me";
-  ASSERT_TRUE(alive.send(greeting + ping));
-  EXPECT_NE(alive.receive("PONGme").find("\x04\x07\x04PONGme"), std::string::npos);
-  const RawClient deaf(folder_ + "/replay");
-  ASSERT_TRUE(deaf.send(greeting));
-  const std::string context(kMostOfPing, 'x');
-  const std::string long_ping = std::string("\x06\0\0\0\0\0\0", 7) + static_cast<char>((7 + kMostOfPing) >> 8) +
-                                static_cast<char>((7 + kMostOfPing) & 0xFF) + std::string("\x04PING\0\x0A", 7) +
-                                context;
-  for (size_t sent = 0; sent < 8 * CacheEventReplay::kMaxQueuedBytes; sent += long_ping.size()) {
-    ASSERT_TRUE(deaf.send(long_ping));
-  }
-  EXPECT_LE(publisher->counts().replay, CacheEventReplay::kMaxQueuedBytes) << "what nobody takes is not collected";
-  EXPECT_GT(publisher->counts().replay, 0u);
   zmq::socket_t asking(context_, zmq::socket_type::req);  // a REQ socket writes the empty frame itself
   asking.connect(options_.replay_endpoint);
   asking.send(zmq::buffer(bytes_of(0)), zmq::send_flags::none);
   EXPECT_EQ(receive(asking), (Frames{"", bytes_of(~uint64_t{0}), ""})) << "nobody else is held up";
+  socket.set(zmq::sockopt::rcvtimeo, 50);
+  zmq::message_t answer;
+  EXPECT_FALSE(socket.recv(answer));
 }
 
 // Batches of this size come faster than the thread sends, and each publish() must return at once.
