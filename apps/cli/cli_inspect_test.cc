@@ -78,36 +78,26 @@ TEST(Cli, InspectSaysWhatARankTakes) {
   }
 }
 
-TEST(Cli, InspectSaysWhichExpertsARankHas) {
-  const std::string arguments =
-      "inspect --model tests/data/targets/moe_single --tensor-parallel-size 2 --enable-expert-parallel";
-  Program text(words(arguments));
+// The memory, after a check of the experts of the second rank or replica, which begin with number 3.
+Json memory_with_experts(const std::string& arguments, const std::string& line, const char* list, int experts) {
+  Program text(words("inspect --enable-expert-parallel --model tests/data/targets/" + arguments));
   EXPECT_EQ(text.status(), 3) << "it has no tokenizer";
-  EXPECT_NE(text.out().find("experts      rank 0: 0 to 2, 1: 3 to 5\n"), std::string::npos) << text.out();
-  Program program(words(arguments + " --json"));
+  EXPECT_NE(text.out().find(line), std::string::npos) << text.out();
+  Program program(words("inspect --json --enable-expert-parallel --model tests/data/targets/" + arguments));
   EXPECT_EQ(program.status(), 3);
-  const Json json = program.last_json();
-  const Json& ranks = json["memory"]["ranks"];
-  ASSERT_EQ(ranks.size(), 2u);
-  EXPECT_EQ(ranks[1]["first_expert"], 3);
-  EXPECT_EQ(ranks[1]["experts"], 3);
+  Json memory = program.last_json()["memory"];
+  EXPECT_EQ(memory[list].size(), 2u);
+  EXPECT_EQ(memory[list][1]["first_expert"], 3);
+  EXPECT_EQ(memory[list][1]["experts"], experts);
+  return memory;
 }
 
-TEST(Cli, InspectSaysWhichExpertsAReplicaHas) {
-  const std::string arguments =
-      "inspect --model tests/data/targets/hybrid_experts --data-parallel-size 2 --enable-expert-parallel";
-  Program text(words(arguments));
-  EXPECT_EQ(text.status(), 3) << "it has no tokenizer";
-  EXPECT_NE(text.out().find("experts      replica 0: 0 to 2, 1: 3 to 6\n"), std::string::npos) << text.out();
-  EXPECT_NE(text.out().find("a replica    of 2: "), std::string::npos) << text.out();
-  Program program(words(arguments + " --json"));
-  EXPECT_EQ(program.status(), 3);
-  const Json memory = program.last_json()["memory"];
+TEST(Cli, InspectSaysWhichExpertsRanksAndReplicasHave) {
+  memory_with_experts("moe_single --tensor-parallel-size 2", "experts      rank 0: 0 to 2, 1: 3 to 5\n", "ranks", 3);
+  const std::string replicas = "hybrid_experts --data-parallel-size 2";
+  const Json memory = memory_with_experts(replicas, "experts      replica 0: 0 to 2, 1: 3 to 6\n", "replicas", 4);
   EXPECT_EQ(memory["data_parallel_size"], 2);
   EXPECT_GT(memory["shared_weight_bytes"], 0);
-  ASSERT_EQ(memory["replicas"].size(), 2u);
-  EXPECT_EQ(memory["replicas"][1]["first_expert"], 3);
-  EXPECT_EQ(memory["replicas"][1]["experts"], 4);
 }
 
 // Protects: which tokens end answers, from any of the files, and a sentence if there is none.

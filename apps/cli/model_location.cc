@@ -279,7 +279,7 @@ Result<LocatedModel> find_model(const std::string& text, const ModelCaches& cach
   const auto latest = std::ranges::find(files, in_lower_case(text) + ":latest",
                                         [](const CachedFile& file) { return in_lower_case(file.name); });
   if (latest != files.end()) files = {CachedFile(*latest)};  // Ollama's rule
-  std::vector<std::string> names;                            // of one name in two caches the first file counts
+  std::vector<std::string> names;                            // where two caches have a name, the first file counts
   for (const CachedFile& file : files) {
     if (std::ranges::find(names, file.name) == names.end()) names.push_back(file.name);
   }

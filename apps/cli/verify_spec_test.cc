@@ -37,43 +37,40 @@ TEST(VerifySpec, OneEntryIsOfAllRequests) {
   }
 }
 
-TEST(VerifySpec, RequestsTakeEntriesInTurn) {
-  const auto simulation = parse_simulation("geometric:0.95,0.3+100:1,0");
-  ASSERT_TRUE(simulation.ok()) << simulation.error().message;
-  ASSERT_EQ(simulation->of_requests.size(), 3u);
-  EXPECT_EQ(simulation->of(0).phases.front().p, 0.95);
-  EXPECT_EQ(simulation->of(4).phases.size(), 2u);
-  EXPECT_EQ(simulation->of(5).phases.front().p, 0);
-}
-
-TEST(VerifySpec, AScheduleChangesAtItsSteps) {
-  const auto simulation = parse_simulation("geometric:0.9+300:0.2+600:0.9");
-  ASSERT_TRUE(simulation.ok()) << simulation.error().message;
-  const auto& phases = simulation->of(0).phases;
-  ASSERT_EQ(phases.size(), 3u);
-  EXPECT_EQ(phases[1].from_step, 300);
-  EXPECT_EQ(phases[1].p, 0.2);
-  EXPECT_EQ(phases[2].from_step, 600);
-  EXPECT_EQ(phases[2].p, 0.9);
-}
-
-TEST(VerifySpec, TwoDraftersHaveAChanceEach) {
-  const auto simulation = parse_simulation("geometric:0.9/0.7+10:0.5");
-  ASSERT_TRUE(simulation.ok()) << simulation.error().message;
-  const auto& phases = simulation->of(0).phases;
-  ASSERT_EQ(phases.size(), 2u);
-  EXPECT_EQ(phases[0].p, 0.9);
-  EXPECT_EQ(phases[0].second, 0.7);
-  EXPECT_FALSE(phases[1].second.has_value());
-  EXPECT_FALSE(parse_simulation("geometric:0.9/0.7/0.5").ok());
-  EXPECT_FALSE(parse_simulation("geometric:0.9/2").ok());
+// Requests take entries in turn, a schedule changes at its steps, and two drafters have a chance each.
+TEST(VerifySpec, SimulationsOfRequests) {
+  using Phase = SimulatedAcceptance::Phase;
+  const struct {
+    const char* text;
+    int64_t request;
+    std::vector<Phase> phases;
+  } cases[] = {
+      {"geometric:0.95,0.3+100:1,0", 0, {{.from_step = 0, .p = 0.95}}},
+      {"geometric:0.95,0.3+100:1,0", 4, {{.from_step = 0, .p = 0.3}, {.from_step = 100, .p = 1}}},
+      {"geometric:0.95,0.3+100:1,0", 5, {{.from_step = 0, .p = 0}}},
+      {"geometric:0.9+300:0.2+600:0.9",
+       1,
+       {{.from_step = 0, .p = 0.9}, {.from_step = 300, .p = 0.2}, {.from_step = 600, .p = 0.9}}},
+      {"geometric:0.9/0.7+10:0.5", 0, {{.from_step = 0, .p = 0.9, .second = 0.7}, {.from_step = 10, .p = 0.5}}}};
+  for (const auto& [text, request, phases] : cases) {
+    const auto simulation = parse_simulation(text);
+    ASSERT_TRUE(simulation.ok()) << simulation.error().message;
+    const std::vector<Phase>& found = simulation->of(request).phases;
+    ASSERT_EQ(found.size(), phases.size()) << text;
+    for (size_t i = 0; i < phases.size(); ++i) {
+      EXPECT_EQ(found[i].from_step, phases[i].from_step) << text;
+      EXPECT_EQ(found[i].p, phases[i].p) << text;
+      EXPECT_EQ(found[i].second, phases[i].second) << text;
+    }
+  }
 }
 
 TEST(VerifySpec, WhatIsNoSimulationIsRefused) {
   for (const char* text :
        {"", "0.5", "linear:0.5", "geometric", "geometric:", "geometric:1.5", "geometric:-0.1", "geometric:nan",
         "geometric:0.5,", "geometric:0.5+", "geometric:0.5+100", "geometric:0.5+100:", "geometric:0.5+0:0.4",
-        "geometric:0.5+100:0.4+50:0.3", "geometric:100:0.4", "geometric:0.5 ", "geometric:0.5+1e2:0.4"}) {
+        "geometric:0.5+100:0.4+50:0.3", "geometric:0.9/0.7/0.5", "geometric:0.9/2", "geometric:100:0.4",
+        "geometric:0.5 ", "geometric:0.5+1e2:0.4"}) {
     const auto simulation = parse_simulation(text);
     ASSERT_FALSE(simulation.ok()) << text;
     EXPECT_EQ(simulation.error().code, ErrorCode::kInvalidArgument) << text;

@@ -210,7 +210,7 @@ Result<Findings> examine(const InspectCommand& command) {
   if (without_weights) {
     setup.options.dummy_weights = 0;
   }
-  // The last of the replicas that divide the experts has the most.
+  // Where replicas divide the experts, the last one stores the most of them.
   auto plan = engine::resolve_models(setup.options, std::max(0, setup.options.data_parallel_size - 1));
   if (plan.ok()) {
     found.plan = std::move(plan).value();

@@ -12,34 +12,53 @@
 
 namespace volley::engine {
 
-// Counts the device's own memory that is handed out, and refuses the allocations that `refuse` names. One at a time.
-class WatchedDevice final : public Device {
+// Another device, of which a test changes some calls.
+class WrappedDevice : public Device {
  public:
-  explicit WatchedDevice(std::unique_ptr<Device> device) : device_(std::move(device)) { held() = 0; }
-  int64_t bytes() const { return held(); }  // held now
-  std::function<bool(size_t bytes)> refuse;
+  explicit WrappedDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
 
   DeviceKind kind() const override { return device_->kind(); }
   Stream& stream() override { return device_->stream(); }
+  void attach_thread() override { device_->attach_thread(); }
+  void upload(void* to, const void* from, size_t size) override { called().upload(to, from, size); }
+  void download(void* to, const void* from, size_t size) override { called().download(to, from, size); }
+  void enqueue_upload(void* to, const void* from, size_t size) override { called().enqueue_upload(to, from, size); }
+  void enqueue_download(void* to, const void* from, size_t size) override { called().enqueue_download(to, from, size); }
+  void enqueue_copy(void* to, const void* from, size_t size) override { called().enqueue_copy(to, from, size); }
+  std::unique_ptr<Fence> make_fence() override { return device_->make_fence(); }
+  void synchronize() override { called().synchronize(); }
+  std::unique_ptr<StepGraph> record(const std::function<void()>& enqueue) override { return device_->record(enqueue); }
+  std::string name() const override { return device_->name(); }
+
+ protected:
+  // Before each call that moves or waits.
+  virtual void before_call() {}
+
+  const std::unique_ptr<Device> device_;
+
+ private:
+  Device& called() {
+    before_call();
+    return *device_;
+  }
+};
+
+// Counts the device's own memory that is handed out, and refuses the allocations that `refuse` names. One at a time.
+class WatchedDevice final : public WrappedDevice {
+ public:
+  explicit WatchedDevice(std::unique_ptr<Device> device) : WrappedDevice(std::move(device)) { held() = 0; }
+  int64_t bytes() const { return held(); }  // held now
+  std::function<bool(size_t bytes)> refuse;
+
   Result<Buffer> allocate(size_t size) override {
     if (refuse && refuse(size)) return resource_exhausted("There is no memory left.");
     VOLLEY_ASSIGN(Buffer buffer, device_->allocate(size));
     return watched(std::move(buffer), size);
   }
-  void attach_thread() override { device_->attach_thread(); }
   Result<Buffer> allocate_host(size_t size) override {
     VOLLEY_ASSIGN(Buffer buffer, device_->allocate_host(size));
     return kind() == DeviceKind::kCpu ? watched(std::move(buffer), size) : std::move(buffer);
   }
-  void upload(void* to, const void* from, size_t size) override { device_->upload(to, from, size); }
-  void download(void* to, const void* from, size_t size) override { device_->download(to, from, size); }
-  void enqueue_upload(void* to, const void* from, size_t size) override { device_->enqueue_upload(to, from, size); }
-  void enqueue_download(void* to, const void* from, size_t size) override { device_->enqueue_download(to, from, size); }
-  void enqueue_copy(void* to, const void* from, size_t size) override { device_->enqueue_copy(to, from, size); }
-  std::unique_ptr<Fence> make_fence() override { return device_->make_fence(); }
-  void synchronize() override { device_->synchronize(); }
-  std::unique_ptr<StepGraph> record(const std::function<void()>& enqueue) override { return device_->record(enqueue); }
-  std::string name() const override { return device_->name(); }
 
  private:
   // A freed buffer passes only its address, so this keeps the rest.
@@ -72,57 +91,28 @@ class WatchedDevice final : public Device {
       entries().erase(entry);
     });
   }
-
-  std::unique_ptr<Device> device_;
 };
 
 // Calls `before` in front of every call of the device. `before` may throw DeviceFault or refuse memory. The device is
 // borrowed; calls come from the thread that uses it.
-class FaultyDevice final : public Device {
+class FaultyDevice final : public WrappedDevice {
  public:
   FaultyDevice(std::unique_ptr<Device> device, const std::function<bool(bool allocates)>* before)
-      : device_(std::move(device)), before_(*before) {}
+      : WrappedDevice(std::move(device)), before_(*before) {}
 
-  DeviceKind kind() const override { return device_->kind(); }
-  Stream& stream() override { return device_->stream(); }
   Result<Buffer> allocate(size_t size) override {
     if (!before_(true)) return resource_exhausted("There is no memory left.");
     return device_->allocate(size);
   }
-  void attach_thread() override { device_->attach_thread(); }
   Result<Buffer> allocate_host(size_t size) override {
     if (!before_(true)) return resource_exhausted("There is no memory left.");
     return device_->allocate_host(size);
   }
-  void upload(void* to, const void* from, size_t size) override {
-    before_(false);
-    device_->upload(to, from, size);
-  }
-  void download(void* to, const void* from, size_t size) override {
-    before_(false);
-    device_->download(to, from, size);
-  }
-  void enqueue_upload(void* to, const void* from, size_t size) override {
-    before_(false);
-    device_->enqueue_upload(to, from, size);
-  }
-  void enqueue_download(void* to, const void* from, size_t size) override {
-    before_(false);
-    device_->enqueue_download(to, from, size);
-  }
-  void enqueue_copy(void* to, const void* from, size_t size) override {
-    before_(false);
-    device_->enqueue_copy(to, from, size);
-  }
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<FaultyFence>(device_->make_fence(), before_); }
-  void synchronize() override {
-    before_(false);
-    device_->synchronize();
-  }
-  std::unique_ptr<StepGraph> record(const std::function<void()>& enqueue) override { return device_->record(enqueue); }
-  std::string name() const override { return device_->name(); }
 
  private:
+  void before_call() override { before_(false); }
+
   class FaultyFence final : public Fence {
    public:
     FaultyFence(std::unique_ptr<Fence> fence, const std::function<bool(bool)>& before)
@@ -144,7 +134,6 @@ class FaultyDevice final : public Device {
     const std::function<bool(bool)>& before_;
   };
 
-  std::unique_ptr<Device> device_;
   const std::function<bool(bool allocates)>& before_;
 };
 

@@ -19,8 +19,8 @@ struct BlockConvArgs {
 struct BlockConvKernels {
   // y: bf16 or fp32, [rows, channels]; adds: y is fp32 and is added to.
   void (*convolve)(Stream& stream, const BlockConvArgs& args, TensorView y, bool adds);
-  // What block_conv.h says, in one kernel, with the bits of several; false if there is none for this shape. args.x is
-  // what the convolution reads: for the first before the norm.
+  // The convolution and the norm in one kernel, with the bits of several. Returns false if no kernel fits the shape.
+  // args.x: the convolution's input; of the first convolution, the values before the norm.
   bool (*convolve_normed)(Stream& stream, const BlockConvArgs& args, const NormWeight& norm, const Input& y,
                           TensorView zeroed);
   bool (*add_and_norm)(Stream& stream, const BlockConvArgs& args, TensorView y, const NormWeight& norm,
