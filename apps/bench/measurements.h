@@ -3,16 +3,28 @@
 
 #include <volley/engine.h>
 
+#include <memory>
 #include <span>
 
 #include "apps/bench/report.h"
 #include "apps/bench/rounds_report.h"
-#include "apps/bench/subject.h"
 #include "apps/cli/options.h"
 #include "apps/console.h"
 #include "apps/interrupt.h"
+#include "decode/proposer_spec.h"
+#include "families/family.h"
 
 namespace volley::apps {
+
+// An engine, and the facts of its models that a step's floor needs.
+struct BenchSubject {
+  Speculation speculation = Speculation::kOff;
+  std::unique_ptr<Engine> engine;
+  families::TargetConfig target;
+  std::shared_ptr<const decode::ProposerSpec> draft;  // may be null; of two the first, which the floor counts
+
+  bool drafts() const { return speculation == Speculation::kOn; }
+};
 
 // Without --rounds: the value of --requests, or a number that goes with the concurrency.
 int bench_requests(const BenchCommand& command, int concurrency);

@@ -1,33 +1,62 @@
 #include "nodes/assignment.h"
 
 #include <limits>
+#include <type_traits>
 
 namespace volley::nodes {
 namespace {
 
 constexpr uint32_t kAssignment = 300;
 constexpr size_t kMostSizes = 4096;
+constexpr size_t kMostText = 64 << 10;
+
+// An option. Both processes are the same program, so enumerators have the same numbers.
+struct OptionField {
+  void operator()(std::string& value) const { f.text(value, kMostText, "an option"); }
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  void operator()(T& value) const { f.values(value); }
+  template <typename T>
+  requires std::is_enum_v<T>
+  void operator()(T& value) const {
+    auto number = static_cast<std::underlying_type_t<T>>(value);
+    f.values(number);
+    value = static_cast<T>(number);
+  }
+  template <typename T>
+  void operator()(std::optional<T>& value) const {
+    bool is_given = value.has_value();
+    f.values(is_given);
+    if (!is_given) return value.reset();
+    if (f.reads()) value.emplace();
+    (*this)(*value);
+  }
+  void operator()(VerifyPolicy& value) const { (*this)(value.kind), (*this)(value.tokens); }
+
+  net::Fields& f;
+};
+
+void fields(net::Fields& f, Assignment& assignment) {
+  for_each_option([&](const auto& option) { OptionField{f}(assignment.options.*option.field); });
+  f.within(assignment.available_bytes, 0, std::numeric_limits<int64_t>::max(), "the memory");
+  fields(f, assignment.facts);
+  f.array(assignment.sizes, kMostSizes, "the list of sizes");
+}
 
 }  // namespace
 
-void append_assignment(Bytes& out, const Assignment& assignment) {
-  net::ByteWriter w;
-  put_options(w, assignment.options);
-  w.put(assignment.available_bytes);
-  put_facts(w, assignment.facts);
-  w.put_array(std::span<const int64_t>(assignment.sizes));
-  net::append_frame(out, kAssignment, w.bytes());
+void append_assignment(Bytes& out, Assignment assignment) {
+  net::Fields f;
+  fields(f, assignment);
+  net::append_frame(out, kAssignment, f.written());
 }
 
 Result<Assignment> read_assignment(const net::Frame& frame) {
   if (frame.kind != kAssignment) return invalid_argument("another message came than an assignment");
-  net::ByteReader r(frame.payload);
+  net::Fields f(frame.payload);
   Assignment assignment;
-  assignment.options = take_options(r);
-  assignment.available_bytes = r.take_within<int64_t>(0, std::numeric_limits<int64_t>::max(), "the memory");
-  assignment.facts = take_facts(r);
-  assignment.sizes = r.take_array<int64_t>(kMostSizes, "the list of sizes");
-  VOLLEY_RETURN_IF_ERROR(r.finish("an assignment"));
+  fields(f, assignment);
+  VOLLEY_RETURN_IF_ERROR(f.finish("an assignment"));
   return assignment;
 }
 

@@ -2,10 +2,11 @@
 // facts that both must share.
 #pragma once
 
+#include <volley/engine.h>
+
 #include <vector>
 
 #include "nodes/calls.h"
-#include "nodes/engine_options.h"
 #include "nodes/facts.h"
 
 namespace volley::nodes {
@@ -13,13 +14,13 @@ namespace volley::nodes {
 inline constexpr size_t kMostAssignmentBytes = 1 << 20;
 
 struct Assignment {
-  EngineOptions options;        // for one replica, without the options that put_options() leaves out
+  EngineOptions options;        // for one replica, without the callbacks and device_command
   int64_t available_bytes = 0;  // bytes of memory that the engine had for this replica when it planned
   std::vector<Fact> facts;      // facts that must be the same there
   std::vector<int64_t> sizes;   // the plan that it must follow
 };
 
-void append_assignment(Bytes& out, const Assignment& assignment);
+void append_assignment(Bytes& out, Assignment assignment);
 // kInvalidArgument: not an assignment.
 Result<Assignment> read_assignment(const net::Frame& frame);
 

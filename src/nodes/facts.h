@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "net/bytes.h"
+#include "net/fields.h"
 
 namespace volley::nodes {
 
@@ -15,8 +15,7 @@ struct Fact {
   std::string name, value;
 };
 
-void put_facts(net::ByteWriter& w, const std::vector<Fact>& facts);
-std::vector<Fact> take_facts(net::ByteReader& r);
+void fields(net::Fields& f, std::vector<Fact>& facts);
 
 struct Difference {
   std::string name, here, there;  // "nothing": it is not there at all

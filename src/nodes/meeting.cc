@@ -6,15 +6,12 @@
 #include <random>
 
 #include "base/check.h"
-#include "net/bytes.h"
+#include "net/fields.h"
 #include "net/frame.h"
 #include "nodes/introductions.h"
 
 namespace volley::nodes {
 namespace {
-
-using net::ByteReader;
-using net::ByteWriter;
 
 enum Kind : uint32_t { kHello = 1, kWelcome, kRefusal, kSums };
 
@@ -23,6 +20,7 @@ constexpr size_t kMostMessage = 1 << 20, kMostAddress = 8 << 10, kMostNumbers = 
 constexpr std::chrono::milliseconds kBetweenLooks(200);  // between checks that the nodes met so far are still there
 
 struct Hello {
+  uint64_t magic = kMagic;
   uint32_t protocol = kProtocol;  // another one: nothing but it and the node was read
   int32_t node = 0;
   uint16_t sums_port = 0;  // where it listens for the nodes after it
@@ -36,59 +34,61 @@ struct Welcome {
   std::vector<net::Address> sums;  // each node's address; node 0's is the master's
 };
 
-std::vector<std::byte> encoded(const Hello& hello) {
-  ByteWriter w;
-  w.put(kMagic);
-  w.put(hello.protocol);
-  w.put(hello.node);
-  w.put(hello.sums_port);
-  put_facts(w, hello.facts);
-  w.put_array(std::span<const int64_t>(hello.numbers));
-  return w.bytes();
+// The first message of a connection for sums.
+struct Sums {
+  uint64_t session = 0;
+  int32_t node = 0;
+};
+
+void fields(net::Fields& f, Hello& hello) {
+  f.values(hello.magic, hello.protocol, hello.node);
+  if (hello.magic != kMagic || hello.protocol != kProtocol) return;
+  f.values(hello.sums_port);
+  fields(f, hello.facts);
+  f.array(hello.numbers, kMostNumbers, "the numbers");
+}
+
+void fields(net::Fields& f, Welcome& welcome) {
+  f.values(welcome.session);
+  f.array(welcome.least, kMostNumbers, "the numbers");
+  f.list(welcome.sums, kMostMessage, "the number of nodes", [&f](net::Address& address) {
+    f.text(address.host, kMostAddress, "an address");
+    f.values(address.port);
+  });
+}
+
+void fields(net::Fields& f, Sums& sums) {
+  f.values(sums.session, sums.node);
+}
+
+void fields(net::Fields& f, std::string& sentence) {
+  f.text(sentence, kMostMessage, "the sentence");
+}
+
+template <typename T>
+Status send(net::Connection& connection, Kind kind, T message) {
+  net::Fields f;
+  fields(f, message);
+  return net::send_frame(connection, kind, f.written());
+}
+
+template <typename T>
+Result<T> read(const net::Frame& frame, const char* what) {
+  net::Fields f(frame.payload);
+  T message;
+  fields(f, message);
+  VOLLEY_RETURN_IF_ERROR(f.finish(what));
+  return message;
 }
 
 // No value: not one of our nodes.
 std::optional<Hello> read_hello(const net::Frame& frame) {
-  ByteReader r(frame.payload);
-  if (frame.kind != kHello || r.take<uint64_t>() != kMagic) return std::nullopt;
+  net::Fields f(frame.payload);
   Hello hello;
-  hello.protocol = r.take<uint32_t>();
-  hello.node = r.take<int32_t>();
-  if (!r.failed() && hello.protocol != kProtocol) return hello;
-  hello.sums_port = r.take<uint16_t>();
-  hello.facts = take_facts(r);
-  hello.numbers = r.take_array<int64_t>(kMostNumbers, "the numbers");
-  if (!r.finish("a hello").ok()) return std::nullopt;
+  fields(f, hello);
+  if (frame.kind != kHello || f.failed() || hello.magic != kMagic) return std::nullopt;
+  if (hello.protocol == kProtocol && !f.finish("a hello").ok()) return std::nullopt;
   return hello;
-}
-
-std::vector<std::byte> encoded(const Welcome& welcome) {
-  ByteWriter w;
-  w.put(welcome.session);
-  w.put_array(std::span<const int64_t>(welcome.least));
-  w.put(static_cast<uint32_t>(welcome.sums.size()));
-  for (const net::Address& address : welcome.sums) {
-    w.put_string(address.host);
-    w.put(address.port);
-  }
-  return w.bytes();
-}
-
-Result<Welcome> read_welcome(const net::Frame& frame, int nodes) {
-  ByteReader r(frame.payload);
-  Welcome welcome;
-  welcome.session = r.take<uint64_t>();
-  welcome.least = r.take_array<int64_t>(kMostNumbers, "the numbers");
-  const auto count = r.take<uint32_t>();
-  if (!r.failed() && count != static_cast<uint32_t>(nodes)) r.fail("it is for another number of nodes");
-  for (uint32_t i = 0; i < count && !r.failed(); ++i) {
-    net::Address address;
-    address.host = r.take_string(kMostAddress, "an address");
-    address.port = r.take<uint16_t>();
-    welcome.sums.push_back(std::move(address));
-  }
-  VOLLEY_RETURN_IF_ERROR(r.finish("the welcome of node 0"));
-  return welcome;
 }
 
 Error unavailable(std::string message) {
@@ -127,28 +127,25 @@ std::string list_missing(const std::vector<std::optional<Hello>>& hellos) {
 }
 
 void refuse(net::Connection& connection, const std::string& sentence) {
-  ByteWriter w;
-  w.put_string(sentence);
-  (void)net::send_frame(connection, kRefusal, w.bytes());  // a node that is gone does not matter here
+  (void)send(connection, kRefusal, sentence);  // a node that is gone does not matter here
 }
 
 using Check = std::function<Status()>;  // between checks that the nodes met so far are still there
 
 // Returns the next connection for sums that names this session, and its node.
-struct Sums {
+struct SumsConnection {
   std::unique_ptr<net::Connection> connection;
   int node = 0;
 };
-Result<Sums> accept_sums(Introductions& introductions, uint64_t session, net::Deadline deadline, const Check& others) {
+Result<SumsConnection> accept_sums(Introductions& introductions, uint64_t session, net::Deadline deadline,
+                                   const Check& others) {
   for (;;) {
     VOLLEY_RETURN_IF_ERROR(others());
     auto newcomer = introductions.next(std::min(deadline, net::after(kBetweenLooks)));
     if (!newcomer && std::chrono::steady_clock::now() >= deadline) return unavailable("Nobody has come in time.");
     if (!newcomer || newcomer->frame.kind != kSums) continue;
-    ByteReader r(newcomer->frame.payload);
-    const auto known = r.take<uint64_t>();
-    const auto node = r.take<int32_t>();
-    if (r.finish("a hello").ok() && known == session) return Sums{std::move(newcomer->connection), node};
+    const Result<Sums> said = read<Sums>(newcomer->frame, "a hello");
+    if (said.ok() && said->session == session) return SumsConnection{std::move(newcomer->connection), said->node};
   }
 }
 
@@ -164,7 +161,7 @@ Status accept_later_nodes(const Place& place, net::Listener* listener, uint64_t 
   if (missing == 0) return {};
   Introductions introductions(*listener, kMostMessage);
   while (missing > 0) {
-    Result<Sums> sums = accept_sums(introductions, session, deadline, others);
+    Result<SumsConnection> sums = accept_sums(introductions, session, deadline, others);
     VOLLEY_RETURN_IF_ERROR(others());
     if (!sums.ok()) return unavailable("Not all nodes have connected to " + node_name(place.node) + " for sums.");
     if (sums->node <= place.node || sums->node >= place.nodes || come[static_cast<size_t>(sums->node)]) continue;
@@ -243,7 +240,7 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
   Links links;
   links.least = welcome.least;
   for (size_t i = 1; i < nodes; ++i) {
-    const Status sent = net::send_frame(*connections[i], kWelcome, encoded(welcome));
+    const Status sent = send(*connections[i], kWelcome, welcome);
     if (!sent.ok()) {
       return unavailable("Node " + std::to_string(i) + " has gone before the start was over: " + sent.error().message +
                          ".");
@@ -268,10 +265,7 @@ Result<std::unique_ptr<net::Connection>> connect_sums(const Place& place, const 
     auto connected = net::Connection::connect(to, std::min(deadline, net::after(kBetweenLooks)));
     if (!connected.ok() && std::chrono::steady_clock::now() < deadline) continue;
     VOLLEY_ASSIGN(std::unique_ptr<net::Connection> connection, std::move(connected));
-    ByteWriter w;
-    w.put(session);
-    w.put(int32_t{place.node});
-    VOLLEY_RETURN_IF_ERROR(net::send_frame(*connection, kSums, w.bytes()));
+    VOLLEY_RETURN_IF_ERROR(send(*connection, kSums, Sums{session, place.node}));
     return connection;
   }
 }
@@ -295,7 +289,7 @@ Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, con
   const auto gone = [](const Error& error) {
     return unavailable("Node 0 has ended before the start was over: " + error.message + ".");
   };
-  const Status sent = net::send_frame(*first, kHello, encoded(Hello{kProtocol, place.node, sums_port, facts, numbers}));
+  const Status sent = send(*first, kHello, Hello{kMagic, kProtocol, place.node, sums_port, facts, numbers});
   if (!sent.ok()) return gone(sent.error());
   const Result<net::Frame> answer = net::receive_frame(*first, kMostMessage, deadline);
   if (!answer.ok() && answer.error().code != ErrorCode::kUnavailable) {
@@ -304,13 +298,14 @@ Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, con
   if (!answer.ok() && !first->has_ended()) return unavailable("Node 0 is there, but not all nodes have come in time.");
   if (!answer.ok()) return gone(answer.error());
   if (answer->kind == kRefusal) {
-    ByteReader r(answer->payload);
-    const std::string sentence = r.take_string(kMostMessage, "the sentence");
-    VOLLEY_RETURN_IF_ERROR(r.finish("the refusal of node 0"));
-    return invalid_argument(sentence);
+    VOLLEY_ASSIGN(std::string sentence, read<std::string>(*answer, "the refusal of node 0"));
+    return invalid_argument(std::move(sentence));
   }
   if (answer->kind != kWelcome) return stranger(place.master, "it says something else than a welcome");
-  VOLLEY_ASSIGN(Welcome welcome, read_welcome(*answer, place.nodes));
+  VOLLEY_ASSIGN(Welcome welcome, read<Welcome>(*answer, "the welcome of node 0"));
+  if (welcome.sums.size() != static_cast<size_t>(place.nodes)) {
+    return invalid_argument("The welcome of node 0 cannot be read: it is for another number of nodes.");
+  }
   if (!std::ranges::equal(welcome.least, numbers,
                           [](int64_t least, int64_t own) { return least >= 0 && least <= own; })) {
     return gone(internal_error("its numbers are others"));

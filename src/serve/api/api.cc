@@ -13,7 +13,6 @@
 #include "serve/http/random_id.h"
 #include "serve/json/json_text.h"
 #include "serve/messages/messages_writer.h"
-#include "serve/router/router_info.h"
 #include "serve/web/page.h"
 
 namespace volley::serve {

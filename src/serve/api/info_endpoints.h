@@ -1,4 +1,5 @@
-// Answers without generation: models, POST /tokenize and /detokenize, GET /openapi.json. Any thread.
+// Answers without generation: models, POST /tokenize and /detokenize, GET /openapi.json; and for routers in front of
+// several servers load, and the model served. Any thread.
 #pragma once
 
 #include <volley/engine.h>
@@ -12,9 +13,10 @@
 #include <string_view>
 
 #include "serve/api/chat_input.h"
+#include "serve/api/metrics.h"
 #include "serve/api/openai_request.h"
 #include "serve/formats/output_format.h"
-#include "serve/http/http.h"
+#include "serve/http/server.h"
 
 namespace volley::serve {
 
@@ -33,6 +35,16 @@ HttpResponse detokenize(const Engine& engine, std::string_view body, const Reque
 
 // Fields that each of the two reads, for openapi.json.
 std::set<std::string_view> tokenize_fields(const RequestRules& rules);
+
+// GET /load, as vLLM answers it: {"server_load": open client requests, whatever their number of choices}.
+nlohmann::ordered_json load_json(const Load& load);
+// GET /get_load, as SGLang answers it: [{dp_rank, num_reqs, num_waiting_reqs, num_tokens}], one entry for all replicas
+// together. Its requests are the engine's: one for each choice.
+nlohmann::ordered_json replica_loads_json(const Load& load, const EngineStats& stats);
+// GET /server_info and /model_info: the SGLang fields that sglang-router reads and that exist here. There is no
+// model_path, because the router would look for a tokenizer there.
+nlohmann::ordered_json server_info_json(const ServerOptions& options, const EngineInfo& info);
+nlohmann::ordered_json model_info_json(const ServerOptions& options, const EngineInfo& info);
 
 // The embedded openapi.json beside this header, with the program's version.
 std::string_view openapi_text();
