@@ -43,8 +43,8 @@ CLI::Validator between(double low, double high, const std::string& description) 
       "");
 }
 
-const CLI::Validator& seed() {
-  static const CLI::Validator validator(
+CLI::Validator seed() {
+  return CLI::Validator(
       [](std::string& text) -> std::string {
         uint64_t value = 0;
         const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -55,45 +55,35 @@ const CLI::Validator& seed() {
         return number ? text + " is too large: it must be " + what : text + " is not " + what;
       },
       "");
-  return validator;
 }
 
-const CLI::Validator& not_empty() {
-  static const CLI::Validator validator([](std::string& text) { return text.empty() ? "it must not be empty" : ""; },
-                                        "");
-  return validator;
+CLI::Validator not_empty() {
+  return CLI::Validator([](std::string& text) { return text.empty() ? "it must not be empty" : ""; }, "");
 }
 
-const CLI::Validator& web_origin() {
-  static const CLI::Validator validator([](std::string& text) { return serve::origin_problem(text); }, "");
-  return validator;
+CLI::Validator web_origin() {
+  return CLI::Validator([](std::string& text) { return serve::origin_problem(text); }, "");
 }
 
-const CLI::Validator& host_name() {
-  static const CLI::Validator validator([](std::string& text) { return serve::host_problem(text); }, "");
-  return validator;
+CLI::Validator host_name() {
+  return CLI::Validator([](std::string& text) { return serve::host_problem(text); }, "");
 }
 
-const CLI::Validator& some_text() {
-  static const CLI::Validator validator(
+CLI::Validator some_text() {
+  return CLI::Validator(
       [](std::string& text) {
         if (text.empty()) return "it must not be empty";
         return serve::find_invalid_utf8(text) ? "it is not valid UTF-8: check the terminal's encoding" : "";
       },
       "");
-  return validator;
 }
 
-const CLI::Validator& positive() {
-  static const CLI::Validator validator =
-      between(1, std::numeric_limits<int32_t>::max(), "a whole number from 1 to 2147483647");
-  return validator;
+CLI::Validator positive() {
+  return between(1, std::numeric_limits<int32_t>::max(), "a whole number from 1 to 2147483647");
 }
 
-const CLI::Validator& not_negative() {
-  static const CLI::Validator validator =
-      between(0, std::numeric_limits<int32_t>::max(), "a whole number from 0 to 2147483647");
-  return validator;
+CLI::Validator not_negative() {
+  return between(0, std::numeric_limits<int32_t>::max(), "a whole number from 0 to 2147483647");
 }
 
 CLI::Option* one_value_each(CLI::Option* option) {
@@ -107,29 +97,27 @@ CLI::Option* values_as_written(CLI::Option* option) {
 
 namespace {
 
-const CLI::Validator& json_object() {
-  static const CLI::Validator validator(
+CLI::Validator json_object() {
+  return CLI::Validator(
       [](std::string& text) -> std::string {
         const auto json = nlohmann::json::parse(text, nullptr, false);
         return json.is_object() ? "" : R"(it must be a JSON object, such as {"enable_thinking": false})";
       },
       "");
-  return validator;
 }
 
-const CLI::Validator& generation_overrides() {
-  static const CLI::Validator validator(
+CLI::Validator generation_overrides() {
+  return CLI::Validator(
       [](std::string& text) {
         const Status checked = families::check_sampling_overrides(text);
         return checked.ok() ? "" : checked.error().message;
       },
       "");
-  return validator;
 }
 
 // The engine knows whether the build and the machine have it.
-const CLI::Validator& device_name() {
-  static const CLI::Validator validator(
+CLI::Validator device_name() {
+  return CLI::Validator(
       [](std::string& text) {
         const bool named = text == "auto" || text == "cpu" || text == "cuda";
         const bool numbered = text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 &&
@@ -137,7 +125,6 @@ const CLI::Validator& device_name() {
         return named || numbered ? std::string() : text + " is not auto, cpu, cuda or cuda:N";
       },
       "");
-  return validator;
 }
 
 // Refuses other programs' values by name.

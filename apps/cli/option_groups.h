@@ -26,13 +26,13 @@ inline constexpr const char* kOptionSources =
 // Checks whose messages say what the value must be. `description`: "a port from 0 to 65535". Unlike CLI::Range,
 // between() refuses numbers that are not finite.
 CLI::Validator between(double low, double high, const std::string& description);
-const CLI::Validator& positive();      // 32-bit integers from 1
-const CLI::Validator& not_negative();  // from 0
-const CLI::Validator& seed();          // 64 bits, more than a double holds
-const CLI::Validator& not_empty();     // CLI11 takes an empty text for a missing option
-const CLI::Validator& web_origin();    // in a browser's form
-const CLI::Validator& host_name();     // as requests name the server
-const CLI::Validator& some_text();     // a text for the model: not empty, and UTF-8
+CLI::Validator positive();      // 32-bit integers from 1
+CLI::Validator not_negative();  // from 0
+CLI::Validator seed();          // 64 bits, more than a double holds
+CLI::Validator not_empty();     // CLI11 takes an empty text for a missing option
+CLI::Validator web_origin();    // in a browser's form
+CLI::Validator host_name();     // as requests name the server
+CLI::Validator some_text();     // a text for the model: not empty, and UTF-8
 
 // Takes exactly one value each time, unchanged: for a list CLI11 would also take the following words, and split "[a,
 // b]".

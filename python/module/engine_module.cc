@@ -12,6 +12,9 @@
 #include <volley/engine.h>
 
 #include <algorithm>
+#include <boost/preprocessor/seq/for_each.hpp>
+#include <boost/preprocessor/stringize.hpp>
+#include <boost/preprocessor/variadic/to_seq.hpp>
 #include <stdexcept>
 #include <type_traits>
 
@@ -23,6 +26,12 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+
+// Attributes of a class of Python that have the names of the fields.
+#define VOLLEY_READ_ONLY(r, Class, field) .def_ro(BOOST_PP_STRINGIZE(field), &Class::field)
+#define VOLLEY_READ_WRITE(r, Class, field) .def_rw(BOOST_PP_STRINGIZE(field), &Class::field)
+#define READ_ONLY(Class, ...) BOOST_PP_SEQ_FOR_EACH(VOLLEY_READ_ONLY, Class, BOOST_PP_VARIADIC_TO_SEQ(__VA_ARGS__))
+#define READ_WRITE(Class, ...) BOOST_PP_SEQ_FOR_EACH(VOLLEY_READ_WRITE, Class, BOOST_PP_VARIADIC_TO_SEQ(__VA_ARGS__))
 
 namespace volley::python {
 namespace {
@@ -120,15 +129,8 @@ void bind_options(nb::module_& m) {
 
 void bind_request(nb::module_& m) {
   nb::class_<SamplingParams>(m, "Sampling")
-      .def(nb::init<>())
-      .def_rw("temperature", &SamplingParams::temperature)
-      .def_rw("top_p", &SamplingParams::top_p)
-      .def_rw("top_k", &SamplingParams::top_k)
-      .def_rw("min_p", &SamplingParams::min_p)
-      .def_rw("repetition_penalty", &SamplingParams::repetition_penalty)
-      .def_rw("presence_penalty", &SamplingParams::presence_penalty)
-      .def_rw("frequency_penalty", &SamplingParams::frequency_penalty)
-      .def_rw("logit_bias", &SamplingParams::logit_bias)
+      .def(nb::init<>()) READ_WRITE(SamplingParams, temperature, top_p, top_k, min_p, repetition_penalty,
+                                    presence_penalty, frequency_penalty, logit_bias)
       .def_rw("seed", &SamplingParams::seed, kOptional)
       .def_rw("choice_index", &SamplingParams::choice_index)
       .def_rw("logprobs", &SamplingParams::logprobs)
@@ -141,45 +143,20 @@ void bind_request(nb::module_& m) {
       .value("CHOICE", GrammarSpec::Kind::kChoice)
       .value("LARK", GrammarSpec::Kind::kLark)
       .value("EBNF", GrammarSpec::Kind::kEbnf);
-  grammar.def(nb::init<>())
-      .def_rw("kind", &GrammarSpec::kind)
-      .def_rw("text", &GrammarSpec::text)
-      .def_rw("choices", &GrammarSpec::choices);
+  grammar.def(nb::init<>()) READ_WRITE(GrammarSpec, kind, text, choices);
   nb::class_<ThinkingBudget>(m, "ThinkingBudget")
-      .def(nb::init<>())
-      .def_rw("tokens", &ThinkingBudget::tokens)
-      .def_rw("begin", &ThinkingBudget::begin)
-      .def_rw("end", &ThinkingBudget::end)
-      .def_rw("begun", &ThinkingBudget::begun);
+      .def(nb::init<>()) READ_WRITE(ThinkingBudget, tokens, begin, end, begun);
   nb::class_<RepetitionDetection>(m, "RepetitionDetection")
-      .def(nb::init<>())
-      .def_rw("min_size", &RepetitionDetection::min_size)
-      .def_rw("max_size", &RepetitionDetection::max_size)
-      .def_rw("min_count", &RepetitionDetection::min_count);
+      .def(nb::init<>()) READ_WRITE(RepetitionDetection, min_size, max_size, min_count);
   nb::class_<PromptPicture>(m, "PromptPicture")
       .def_ro("width", &PromptPicture::width)
       .def_ro("height", &PromptPicture::height);
-  nb::class_<ChatPrompt>(m, "ChatPrompt")
-      .def_ro("text", &ChatPrompt::text)
-      .def_ro("tokens", &ChatPrompt::tokens)
-      .def_ro("pictures", &ChatPrompt::pictures);
+  nb::class_<ChatPrompt>(m, "ChatPrompt") READ_ONLY(ChatPrompt, text, tokens, pictures);
   nb::class_<GenerateRequest>(m, "Request")
-      .def(nb::init<>())
-      .def_rw("prompt", &GenerateRequest::prompt)
-      .def_rw("pictures", &GenerateRequest::pictures)
-      .def_rw("sampling", &GenerateRequest::sampling)
-      .def_rw("max_tokens", &GenerateRequest::max_tokens)
-      .def_rw("min_tokens", &GenerateRequest::min_tokens)
-      .def_rw("ignore_eos", &GenerateRequest::ignore_eos)
-      .def_rw("stop_token_ids", &GenerateRequest::stop_token_ids)
-      .def_rw("stop", &GenerateRequest::stop)
-      .def_rw("cache_namespace", &GenerateRequest::cache_namespace)
+      .def(nb::init<>()) READ_WRITE(GenerateRequest, prompt, pictures, sampling, max_tokens, min_tokens, ignore_eos,
+                                    stop_token_ids, stop, cache_namespace)
       .def_rw("grammar", &GenerateRequest::grammar, kOptional)
-      .def_rw("prompt_logprobs", &GenerateRequest::prompt_logprobs)
-      .def_rw("shares_prompt", &GenerateRequest::shares_prompt)
-      .def_rw("skip_special_tokens", &GenerateRequest::skip_special_tokens)
-      .def_rw("allowed_tokens", &GenerateRequest::allowed_tokens)
-      .def_rw("bad_words", &GenerateRequest::bad_words)
+          READ_WRITE(GenerateRequest, prompt_logprobs, shares_prompt, skip_special_tokens, allowed_tokens, bad_words)
       .def_rw("thinking", &GenerateRequest::thinking, kOptional)
       .def_rw("repetition", &GenerateRequest::repetition, kOptional)
       .def_rw("speculation", &GenerateRequest::speculation)
@@ -196,22 +173,9 @@ void bind_results(nb::module_& m) {
   nb::class_<PositionLogprobs>(m, "PositionLogprobs")
       .def_ro("chosen", &PositionLogprobs::chosen)
       .def_ro("top", &PositionLogprobs::top);
-  nb::class_<Usage>(m, "Usage")
-      .def_ro("prompt_tokens", &Usage::prompt_tokens)
-      .def_ro("cached_tokens", &Usage::cached_tokens)
-      .def_ro("completion_tokens", &Usage::completion_tokens)
-      .def_ro("drafted_tokens", &Usage::drafted_tokens)
-      .def_ro("accepted_tokens", &Usage::accepted_tokens)
-      .def_ro("queue_s", &Usage::queue_s)
-      .def_ro("ttft_s", &Usage::ttft_s)
-      .def_ro("total_s", &Usage::total_s);
-  nb::class_<Completion>(m, "Completion")
-      .def_ro("index", &Completion::index)
-      .def_ro("ended", &Completion::ended)
-      .def_ro("tokens", &Completion::tokens)
-      .def_ro("text", &Completion::text)
-      .def_ro("logprobs", &Completion::logprobs)
-      .def_ro("prompt_logprobs", &Completion::prompt_logprobs)
+  nb::class_<Usage>(m, "Usage") READ_ONLY(Usage, prompt_tokens, cached_tokens, completion_tokens, drafted_tokens,
+                                          accepted_tokens, queue_s, ttft_s, total_s);
+  nb::class_<Completion>(m, "Completion") READ_ONLY(Completion, index, ended, tokens, text, logprobs, prompt_logprobs)
       .def_prop_ro("finish_reason", [](const Completion& c) { return finish_reason_name(c.finish.reason); })
       .def_prop_ro("stop_token", [](const Completion& c) { return c.finish.stop_token; })
       .def_prop_ro("repeated", [](const Completion& c) { return c.finish.repeated; })
@@ -228,69 +192,21 @@ void bind_results(nb::module_& m) {
 
 void bind_state(nb::module_& m) {
   nb::class_<EngineInfo>(m, "EngineInfo")
-      .def_ro("architecture", &EngineInfo::architecture)
-      .def_ro("device", &EngineInfo::device)
-      .def_ro("dtype", &EngineInfo::dtype)
-      .def_ro("instruction_set", &EngineInfo::instruction_set)
-      .def_ro("vocab_size", &EngineInfo::vocab_size)
-      .def_ro("max_model_len", &EngineInfo::max_model_len)
-      .def_ro("drafters", &EngineInfo::drafters)
-      .def_ro("block_size", &EngineInfo::block_size)
-      .def_ro("quantization", &EngineInfo::quantization)
-      .def_ro("draft_quantization", &EngineInfo::draft_quantization)
-      .def_ro("page_size", &EngineInfo::page_size)
-      .def_ro("kv_pages", &EngineInfo::kv_pages)
-      .def_ro("max_num_seqs", &EngineInfo::max_num_seqs)
-      .def_ro("threads", &EngineInfo::threads)
-      .def_ro("tensor_parallel_size", &EngineInfo::tensor_parallel_size)
-      .def_ro("expert_parallel", &EngineInfo::expert_parallel)
-      .def_ro("data_parallel_size", &EngineInfo::data_parallel_size)
-      .def_ro("eos_token_ids", &EngineInfo::eos_token_ids)
-      .def_ro("default_sampling", &EngineInfo::default_sampling)
-      .def_ro("warnings", &EngineInfo::warnings)
-      .def("__repr__", describe);
+      READ_ONLY(EngineInfo, architecture, device, dtype, instruction_set, vocab_size, max_model_len, drafters,
+                block_size, quantization, draft_quantization, page_size, kv_pages, max_num_seqs, threads,
+                tensor_parallel_size, expert_parallel, data_parallel_size, eos_token_ids, default_sampling, warnings)
+          .def("__repr__", describe);
   nb::class_<EngineStats::Verify>(m, "VerifyStats")
-      .def_ro("steps", &EngineStats::Verify::steps)
-      .def_ro("probes", &EngineStats::Verify::probes)
-      .def_ro("plain", &EngineStats::Verify::plain)
-      .def_ro("draft_lengths", &EngineStats::Verify::draft_lengths)
-      .def_ro("rows", &EngineStats::Verify::rows)
-      .def_ro("predicted_tokens", &EngineStats::Verify::predicted_tokens)
-      .def_ro("predicted_s", &EngineStats::Verify::predicted_s)
-      .def_ro("measured_s", &EngineStats::Verify::measured_s)
-      .def_ro("verified_at", &EngineStats::Verify::verified_at)
-      .def_ro("survived_at", &EngineStats::Verify::survived_at)
-      .def_ro("predicted_at", &EngineStats::Verify::predicted_at)
-      .def_ro("last", &EngineStats::Verify::last)
-      .def("__repr__", describe);
-  nb::class_<EngineStats::PageGroup>(m, "PageGroup")
-      .def_ro("window", &EngineStats::PageGroup::window)
-      .def_ro("total", &EngineStats::PageGroup::total)
-      .def_ro("used", &EngineStats::PageGroup::used)
-      .def_ro("cached", &EngineStats::PageGroup::cached)
+      READ_ONLY(EngineStats::Verify, steps, probes, plain, draft_lengths, rows, predicted_tokens, predicted_s,
+                measured_s, verified_at, survived_at, predicted_at, last)
+          .def("__repr__", describe);
+  nb::class_<EngineStats::PageGroup>(m, "PageGroup") READ_ONLY(EngineStats::PageGroup, window, total, used, cached)
       .def("__repr__", describe);
   nb::class_<EngineStats>(m, "EngineStats")
-      .def_ro("requests_waiting", &EngineStats::requests_waiting)
-      .def_ro("requests_running", &EngineStats::requests_running)
-      .def_ro("requests_finished", &EngineStats::requests_finished)
-      .def_ro("requests_cancelled", &EngineStats::requests_cancelled)
-      .def_ro("requests_failed", &EngineStats::requests_failed)
-      .def_ro("preemptions", &EngineStats::preemptions)
-      .def_ro("steps", &EngineStats::steps)
-      .def_ro("verify_steps", &EngineStats::verify_steps)
-      .def_ro("prompt_tokens", &EngineStats::prompt_tokens)
-      .def_ro("cached_tokens", &EngineStats::cached_tokens)
-      .def_ro("generated_tokens", &EngineStats::generated_tokens)
-      .def_ro("drafted_tokens", &EngineStats::drafted_tokens)
-      .def_ro("accepted_tokens", &EngineStats::accepted_tokens)
-      .def_ro("accepted_at", &EngineStats::accepted_at)
-      .def_ro("drafted_at", &EngineStats::drafted_at)
-      .def_ro("pages_total", &EngineStats::pages_total)
-      .def_ro("pages_used", &EngineStats::pages_used)
-      .def_ro("pages_cached", &EngineStats::pages_cached)
-      .def_ro("page_groups", &EngineStats::page_groups)
-      .def_ro("verify", &EngineStats::verify)
-      .def("__repr__", describe);
+      READ_ONLY(EngineStats, requests_waiting, requests_running, requests_finished, requests_cancelled, requests_failed,
+                preemptions, steps, verify_steps, prompt_tokens, cached_tokens, generated_tokens, drafted_tokens,
+                accepted_tokens, accepted_at, drafted_at, pages_total, pages_used, pages_cached, page_groups, verify)
+          .def("__repr__", describe);
 }
 
 // The engine goes when a step under way has ended, and one of a device that hangs never does: other threads go on
@@ -326,11 +242,7 @@ ChatPrompt chat_prompt(const Engine& engine, const std::string& messages_json, c
 void bind_chat(nb::module_& m) {
   const auto no_gil = nb::call_guard<WithoutGil>();
   nb::class_<ChatDelta> delta(m, "ChatDelta");
-  nb::class_<ChatDelta::ToolCall>(delta, "ToolCall")
-      .def_ro("index", &ChatDelta::ToolCall::index)
-      .def_ro("id", &ChatDelta::ToolCall::id)
-      .def_ro("name", &ChatDelta::ToolCall::name)
-      .def_ro("arguments", &ChatDelta::ToolCall::arguments);
+  nb::class_<ChatDelta::ToolCall>(delta, "ToolCall") READ_ONLY(ChatDelta::ToolCall, index, id, name, arguments);
   delta.def_ro("content", &ChatDelta::content)
       .def_ro("reasoning", &ChatDelta::reasoning)
       .def_ro("tool_calls", &ChatDelta::tool_calls);

@@ -257,13 +257,9 @@ class SamplingParams:
 
     def _sampling(self, choice: int, drawn: int | None) -> _engine.Sampling:
         sampling = _engine.Sampling()
-        sampling.temperature = self.temperature
-        sampling.top_p = self.top_p
-        sampling.top_k = self.top_k
-        sampling.min_p = self.min_p
-        sampling.repetition_penalty = self.repetition_penalty
-        sampling.presence_penalty = self.presence_penalty
-        sampling.frequency_penalty = self.frequency_penalty
+        penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+        for name in ("temperature", "top_p", "top_k", "min_p", *penalties):
+            setattr(sampling, name, getattr(self, name))
         sampling.logit_bias = list((self.logit_bias or {}).items())
         seed = drawn if self.seed in (None, -1) else self.seed
         if seed is not None:
@@ -294,16 +290,14 @@ class SamplingParams:
         request.shares_prompt = self.n > 1
         request.sampling = self._sampling(choice, drawn_seed)
         request.max_tokens = -1 if self.max_tokens is None else self.max_tokens
-        request.min_tokens = self.min_tokens
-        request.ignore_eos = self.ignore_eos
+        for name in ("min_tokens", "ignore_eos", "skip_special_tokens", "speculation"):
+            setattr(request, name, getattr(self, name))
         request.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
         request.stop_token_ids = list(self.stop_token_ids or [])
-        request.skip_special_tokens = self.skip_special_tokens
         if self.prompt_logprobs is not None and choice == 0:
             request.prompt_logprobs = self.prompt_logprobs
         if self.structured_outputs is not None:
             request.grammar = self.structured_outputs._grammar()
-        request.speculation = self.speculation
         self._restrict(engine, request)
         return request
 
