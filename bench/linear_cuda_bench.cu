@@ -2,9 +2,8 @@
 // after the other in a CUDA graph, at 1 to 512 rows, against the GPU's read bandwidth and cuBLASLt in the same run.
 // Prints one JSON object a line. Options: --quick leaves out the single products; --portable takes the kernel for GPUs
 // without wgmma; --rested lets the GPU rest before each measurement, which is short then; --rows N takes that number of
-// rows alone; --tiles times each product, from 64 rows on, with every tile instead that multiplies little padding;
-// --draft times the products of a drafter instead, in bf16, in FP8 with scales of rows and with scales of blocks, and
-// the head's with all rows summarised. These two, and the copy engine's limit, are for GPUs of compute capability 9.0.
+// rows alone; --tiles times each product, from 64 rows on, with every tile instead that multiplies little padding. It,
+// and the copy engine's limit, are for GPUs of compute capability 9.0.
 #include <cublasLt.h>
 
 #include <cmath>
@@ -208,93 +207,6 @@ void print_tiles(const Time& time, Device& device, const Model& model, const Bla
   }
 }
 
-// The products of a DFlash drafter for Qwen3-8B: those of a layer, k and v of injected context, fc, and the target's
-// head.
-constexpr Shape kDraftShapes[] = {{"qkv", 6144, 4096, ops::EndKind::kStore, DType::kF32},
-                                  {"o", 4096, 4096, ops::EndKind::kAdd, DType::kF32},
-                                  {"gate_up", 24576, 4096, ops::EndKind::kSwiGlu, DType::kBF16},
-                                  {"down", 4096, 12288, ops::EndKind::kAdd, DType::kF32},
-                                  {"kv", 2048, 4096, ops::EndKind::kStore, DType::kF32},
-                                  {"fc", 4096, 20480, ops::EndKind::kStore, DType::kF32},
-                                  {"head", 151936, 4096, ops::EndKind::kStore, DType::kF32}};
-constexpr int kDraftRows[] = {1, 16, 96, 256, 384};
-constexpr size_t kDraftBytes = size_t{600} << 20;  // of one product's weights, read in turn: many times the cache
-
-ops::LinearWeight draft_weight(Device& device, const Buffer& raw, const Shape& s, const ops::WeightFormat& format,
-                               uint32_t seed) {
-  ops::LinearWeight w;
-  w.n = s.n;
-  w.k = s.k;
-  w.format = format;
-  w.layout = s.kind == ops::EndKind::kSwiGlu ? ops::LinearLayout::kGateUp : ops::LinearLayout::kPlain;
-  const auto bytes = [&](const ops::WeightFormat& f) { return ops::linear_cuda_packed_bytes(s.n, s.k, f, w.layout); };
-  const int64_t room = format.is_codes() ? std::max(bytes(format), bytes(ops::kFp8Rows)) : bytes(format);
-  w.packed = allocate(device, static_cast<size_t>(room));
-  void* to = format == DType::kBF16 ? w.packed.data() : raw.data();
-  bench::fill_bf16(device, to, s.n * s.k, seed, 1.7f / std::sqrt(static_cast<float>(s.k)));
-  if (format.is_codes()) {  // codes lie alike in both formats, and any scales do
-    w.format = ops::kFp8Rows;
-    ops::pack_fp8_rows_cuda(device.stream(), raw.data(), DType::kBF16, 0, s.n, w);
-    w.format = format;
-  }
-  device.synchronize();
-  return w;
-}
-
-void print_draft(Device& device) {
-  constexpr int64_t kVocab = 151936;
-  const Buffer raw = allocate(device, size_t{kVocab * 4096 * 2});
-  const Buffer x = allocate(device, size_t{384 * 20480 * 2}), y = allocate(device, size_t{384 * kVocab * 4});
-  const double bandwidth = bench::read_bandwidth();
-  std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
-  bench::fill_bf16(device, x.data(), 384 * 20480, 7, 1.0f);
-  const Buffer codes = allocate(device, size_t{384 * 20480}), scales = allocate(device, 384 * 160 * sizeof(float));
-  const auto coded = [&](int64_t rows, int64_t k, bool in_groups) {
-    const TensorView of_rows(scales.data(), DType::kF32, {rows});
-    const TensorView of_groups(scales.data(), DType::kF32, {(k + 127) / 128, (rows + 3) / 4 * 4});
-    return ops::Input({codes.data(), DType::kF8E4M3, {rows, k}}, in_groups ? of_groups : of_rows);
-  };
-  ops::quantise_rows(device.stream(), {x.data(), DType::kBF16, {384, 20480}}, coded(384, 20480, true));
-  const Buffer whole = allocate(device, 384);  // zero: no row is
-  for (const Shape& s : kDraftShapes) {
-    for (const ops::WeightFormat& format : {ops::WeightFormat(DType::kBF16), ops::kFp8Rows, ops::kFp8Blocks}) {
-      if (format.in_blocks() && s.n == kVocab) continue;  // checkpoints leave the head alone
-      const size_t bytes = static_cast<size_t>(s.n * s.k) * dtype_size(format.code);
-      std::vector<ops::LinearWeight> weights;
-      for (size_t i = 0; i < std::max<size_t>(2, kDraftBytes / bytes); ++i) {
-        weights.push_back(draft_weight(device, raw, s, format, static_cast<uint32_t>(i + 1)));
-      }
-      for (int64_t rows : kDraftRows) {
-        const int64_t width = s.kind == ops::EndKind::kSwiGlu ? s.n / 2 : s.n;
-        const TensorView values(x.data(), DType::kBF16, {rows, s.k});
-        const ops::Input in_codes = coded(rows, s.k, format.in_blocks());
-        Arena none{Buffer()};
-        const auto time = [&](bool quantises, const ops::RowSummaries& summaries = {}) {
-          const auto run = [&] {
-            for (const ops::LinearWeight& w : weights) {
-              if (quantises) ops::quantise_rows(device.stream(), values, in_codes);
-              ops::linear(device.stream(), w, format.is_codes() ? in_codes : ops::Input(values),
-                          {y.data(), s.y, {rows, width}}, {s.kind, {}, summaries}, none);
-            }
-          };
-          return bench::graph_us(device, run, 4, 5) / static_cast<double>(weights.size());
-        };
-        const double us = time(false);
-        std::printf("{\"what\": \"%s\", \"weights\": \"%s\", \"rows\": %d, \"us\": %.2f, \"of_bandwidth\": %.3f",
-                    s.name, ops::format_name(format).c_str(), static_cast<int>(rows), us,
-                    static_cast<double>(bytes) / us / bandwidth);
-        if (format.is_codes()) std::printf(", \"us_with_quantising_x\": %.2f", time(true));
-        if (s.n == kVocab) {
-          const auto* const flags = static_cast<const uint8_t*>(whole.data());
-          std::printf(", \"us_summarised\": %.2f, \"with_weights\": %.2f", time(false, {flags, false}),
-                      time(false, {flags, true}));
-        }
-        std::printf("}\n");
-      }
-    }
-  }
-}
-
 double measure_limits(Device& device, const Buffer& large, bool hopper) {
   const double bandwidth = bench::read_bandwidth();
   std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
@@ -325,13 +237,9 @@ int main(int argc, char** argv) {
   const auto owner = bench::cuda_device();
   Device& device = *owner;
   const bool hopper = device.stream().gpu().is_hopper();
-  if (!hopper && (asked("--draft") || asked("--tiles"))) {
-    std::fprintf(stderr, "--draft and --tiles are for GPUs of compute capability 9.0 (H100, H200): leave them out.\n");
+  if (!hopper && asked("--tiles")) {
+    std::fprintf(stderr, "--tiles is for GPUs of compute capability 9.0 (H100, H200): leave it out.\n");
     return 1;
-  }
-  if (asked("--draft")) {
-    print_draft(device);
-    return 0;
   }
   const Time time = [&](const std::function<void()>& enqueue) {
     return rested ? bench::graph_us(device, enqueue, 2, 3, 200) : bench::graph_us(device, enqueue);

@@ -227,21 +227,13 @@ void read_template_fields(FieldReader& in, std::string_view body, Conversation& 
     variables.push_back("\"reasoning_effort\":" + json(*chat.effort).dump());
     if (chat.effort == "none") variables.push_back("\"enable_thinking\":false");  // newer templates read this
   }
-  if (const json* documents = in.get("documents")) {
-    if (!documents->is_array()) {
-      in.fail(invalid_field("documents", "\"documents\" must be a list, not " + excerpt(*documents) + "."));
-    }
+  if (in.list("documents")) {
     variables.push_back("\"documents\":" + std::string(find_member(body, "documents")));
   }
-  const json* kwargs = in.get("chat_template_kwargs");
+  const json* kwargs = in.object("chat_template_kwargs");
   if (!kwargs && chat.thinks) {
     variables.push_back(std::string("\"enable_thinking\":") + (*chat.thinks ? "true" : "false"));
   } else if (kwargs) {
-    if (!kwargs->is_object()) {
-      in.fail(invalid_field("chat_template_kwargs",
-                            "\"chat_template_kwargs\" must be an object, not " + excerpt(*kwargs) + "."));
-      return;
-    }
     // Checked here because the template's error would name no field.
     for (const char* name : {"messages", "tools", "add_generation_prompt", "strftime_now"}) {
       if (!kwargs->contains(name)) continue;

@@ -103,13 +103,8 @@ void read_limits(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
   }
   in.boolean("ignore_eos", generate.ignore_eos);
   read_stop(in, "stop", generate.stop);
-  if (const json* ids = in.get("stop_token_ids")) {
-    if (ids->is_array()) {
-      read_token_ids(in, "stop_token_ids", *ids, rules.info.vocab_size, generate.stop_token_ids);
-    } else {
-      in.fail(invalid_field("stop_token_ids",
-                            "\"stop_token_ids\" must be a list of token ids, not " + excerpt(*ids) + "."));
-    }
+  if (const json* ids = in.list("stop_token_ids", "token ids")) {
+    read_token_ids(in, "stop_token_ids", *ids, rules.info.vocab_size, generate.stop_token_ids);
     if (generate.stop_token_ids.size() + rules.info.eos_token_ids.size() > kMaxEndIds) {
       in.fail(invalid_field("stop_token_ids", "\"stop_token_ids\" may have at most " +
                                                   std::to_string(kMaxEndIds - rules.info.eos_token_ids.size()) +
@@ -165,13 +160,8 @@ void read_repetition(FieldReader& in, std::optional<RepetitionDetection>& out) {
 // Reads the fields on allowed tokens, except structured output.
 void read_token_rules(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
   std::vector<TokenId>& allowed = out.generate.allowed_tokens;
-  if (const json* ids = in.get("allowed_token_ids")) {
-    if (ids->is_array()) {
-      read_token_ids(in, "allowed_token_ids", *ids, rules.info.vocab_size, allowed);
-    } else {
-      in.fail(invalid_field("allowed_token_ids",
-                            "\"allowed_token_ids\" must be a list of token ids, not " + excerpt(*ids) + "."));
-    }
+  if (const json* ids = in.list("allowed_token_ids", "token ids")) {
+    read_token_ids(in, "allowed_token_ids", *ids, rules.info.vocab_size, allowed);
   }
   std::sort(allowed.begin(), allowed.end());
   allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());

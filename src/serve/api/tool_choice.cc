@@ -138,12 +138,9 @@ bool keep_named(FieldReader& in, const std::vector<ToolChoice::Name>& names, Too
 }  // namespace
 
 void read_tools(FieldReader& in, std::string_view body, ToolRequest& out) {
-  const json* tools = in.get("tools");
+  const json* tools = in.list("tools", "tools");
   const json* choice = in.get("tool_choice");
-  if (tools && !tools->is_array()) {
-    in.fail(invalid_field("tools", "\"tools\" must be a list of tools, not " + excerpt(*tools) + "."));
-    return;
-  }
+  if (!tools && in.get("tools")) return;  // of another kind
   std::optional<ToolChoice> chosen;
   if (choice) {
     chosen = read_choice(*choice);

@@ -107,13 +107,24 @@ bool FieldReader::string(std::string_view name, std::string& out) {
   return true;
 }
 
-bool FieldReader::object(std::string_view name, const std::function<void(FieldReader&)>& read) {
+const nlohmann::json* FieldReader::list(std::string_view name, std::string_view of) {
   const nlohmann::json* value = get(name);
+  if (!value || value->is_array()) return value;
+  fail(invalid_field(name, in_quotes(name) + " must be a list" + (of.empty() ? "" : " of " + std::string(of)) +
+                               ", not " + excerpt(*value) + "."));
+  return nullptr;
+}
+
+const nlohmann::json* FieldReader::object(std::string_view name) {
+  const nlohmann::json* value = get(name);
+  if (!value || value->is_object()) return value;
+  fail(invalid_field(name, in_quotes(name) + " must be an object, not " + excerpt(*value) + "."));
+  return nullptr;
+}
+
+bool FieldReader::object(std::string_view name, const std::function<void(FieldReader&)>& read) {
+  const nlohmann::json* value = object(name);
   if (!value) return false;
-  if (!value->is_object()) {
-    fail(invalid_field(name, in_quotes(name) + " must be an object, not " + excerpt(*value) + "."));
-    return false;
-  }
   FieldReader inner(*value);
   read(inner);
   const std::string prefix = std::string(name) + ".";

@@ -37,6 +37,10 @@ class FieldReader {
   // `range`: the bounds in words, by default "from low to high".
   bool number(std::string_view name, double low, double high, float& out, std::string_view range = {});
   bool string(std::string_view name, std::string& out);
+  // The list or the object in `name`; null: it is missing, or of another kind, which fails. `of`: a list's entries, in
+  // words.
+  const nlohmann::json* list(std::string_view name, std::string_view of = {});
+  const nlohmann::json* object(std::string_view name);
   // Reads the object in `name` with a reader of its own. Its errors have the prefix "name.".
   bool object(std::string_view name, const std::function<void(FieldReader&)>& read);
 

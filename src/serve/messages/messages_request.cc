@@ -134,21 +134,13 @@ class Reader {
 
   void read_bookkeeping() {
     for (const char* name : {"metadata", "cache_control"}) {
-      const json* value = in_.get(name);
-      if (value && !value->is_object()) {
-        in_.fail(invalid_field(name, in_quotes(name) + " must be an object, not " + excerpt(*value) + "."));
-      }
+      (void)in_.object(name);
     }
     std::string text;
     for (const char* name : {"service_tier", "inference_geo"}) in_.string(name, text);
     in_.object("context_management", [](FieldReader& management) {
-      const json* edits = management.get("edits");
-      if (!edits) return;
-      if (!edits->is_array()) {
-        management.fail(invalid_field("edits", "\"edits\" must be a list, not " + excerpt(*edits) + "."));
-        return;
-      }
-      for (size_t i = 0; i < edits->size(); ++i) {
+      const json* edits = management.list("edits");
+      for (size_t i = 0; edits && i < edits->size(); ++i) {
         // The chat template decides which thoughts stay.
         const json type = edits->at(i).is_object() ? edits->at(i).value("type", json()) : json();
         if (type.is_string() && type.get_ref<const std::string&>().starts_with("clear_thinking")) continue;
@@ -161,7 +153,7 @@ class Reader {
   }
 
   void read_conversation() {
-    if (const json* tools = in_.get("tools")) {
+    if (const json* tools = in_.list("tools", "tools")) {
       if (!tools_.read(*tools, find_member(body_, "tools"))) return;
     }
     ChatTurns turns;

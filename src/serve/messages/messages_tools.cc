@@ -26,10 +26,6 @@ std::string hosted_type(const json& tool) {
 }  // namespace
 
 bool MessagesTools::read(const json& tools, std::string_view raw) {
-  if (!tools.is_array()) {
-    in_.fail(invalid_field("tools", "\"tools\" must be a list of tools, not " + excerpt(tools) + "."));
-    return false;
-  }
   const std::vector<std::string_view> texts = array_elements(raw);
   for (size_t i = 0; i < texts.size(); ++i) {
     const json& tool = tools.at(i);

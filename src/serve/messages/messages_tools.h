@@ -23,7 +23,7 @@ class MessagesTools {
   // `refuse_hosted`: tools that cannot run here are errors.
   MessagesTools(FieldReader& in, bool refuse_hosted) : in_(in), hosted_(in, refuse_hosted) {}
 
-  // The request's "tools": `raw` is their text. False after an error, in all of these functions.
+  // The request's "tools", a list: `raw` is their text. False after an error, in all of these functions.
   bool read(const nlohmann::json& tools, std::string_view raw);
   // A message's own tool. It replaces one of that name.
   bool define(const nlohmann::json& tool, std::string_view raw, std::string_view field, const std::string& where);

@@ -137,10 +137,7 @@ class Reader {
 
   // The request's own tools, and those in the conversation.
   void read_tools() {
-    const json* tools = in_.get("tools");
-    if (tools && !tools->is_array()) {
-      in_.fail(invalid_field("tools", "\"tools\" must be a list of tools, not " + excerpt(*tools) + "."));
-    } else if (tools) {
+    if (in_.list("tools", "tools")) {
       tools_.add(in_, find_member(body_, "tools"), "tools", hosted_, /*again=*/false);
     }
     echo("tools", "[" + tools_.echo() + "]");
@@ -176,15 +173,11 @@ class Reader {
 
   void read_include() {
     bool logprobs = false;
-    if (const json* include = in_.get("include")) {
-      if (!include->is_array()) {
-        in_.fail(invalid_field("include", "\"include\" must be a list, not " + excerpt(*include) + "."));
-      } else {
-        for (const json& name : *include) {
-          if (!check_included(name)) break;
-          logprobs = logprobs || name == kLogprobs;
-          seals_thoughts_ = seals_thoughts_ || name == kSealed;
-        }
+    if (const json* include = in_.list("include")) {
+      for (const json& name : *include) {
+        if (!check_included(name)) break;
+        logprobs = logprobs || name == kLogprobs;
+        seals_thoughts_ = seals_thoughts_ || name == kSealed;
       }
     }
     int64_t top = 0;
