@@ -64,19 +64,9 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
     const decode::dflash::Facts facts = must(decode::dflash::read_config(draft_dir));
     const auto draft_checkpoint = open(draft_dir, facts.names, dummy);
     const model::Numerics draft_numerics = model::resolve_numerics(dtype, draft_checkpoint->main_dtype());
-    const decode::ProposerLoad load = {*device_,
-                                       draft_checkpoint,
-                                       *target_,
-                                       *checkpoint,
-                                       draft_numerics,
-                                       max_positions,
-                                       {},
-                                       0,
-                                       0,
-                                       {},
-                                       std::nullopt,
-                                       group,
-                                       1};
+    const decode::ProposerLoad load = {
+        *device_, draft_checkpoint, *target_, nullptr, draft_numerics, max_positions, {}, 0, 0,
+        {},       std::nullopt,     group,    1};
     draft_ = must(decode::dflash::Network::load(load, facts));
     for (const model::KvShape& shape : model::kv_shapes(draft_->facts().decoder)) shapes.push_back(shape);
   }

@@ -27,7 +27,7 @@ struct ProposerFacts {
   model::Decoder decoder;               // the drafter's layers; vocabulary and embeddings are the target's
   int32_t proposals = 0;                // tokens of a pass for a block, as the drafter was trained
   std::vector<int32_t> feature_layers;  // target layers whose outputs it reads, in the order of their columns
-  bool borrows_head = false;            // it multiplies with the target's output head, or with a copy of it
+  bool borrows_head = false;            // it multiplies with the target's output head, or with a copy of it in codes
   std::vector<model::Param> params;     // tensors in its own folder
   weights::NameRules names;
   std::vector<Field> fields;   // for people
@@ -39,7 +39,9 @@ struct ProposerLoad {
   Device& device;
   std::shared_ptr<const weights::Checkpoint> checkpoint;  // by the model layer's names
   const model::Network& target;
-  const weights::Checkpoint& target_checkpoint;
+  // The output head that a drafter without one of its own multiplies with: a copy, in codes; null: the target's. With
+  // several ranks: this rank's part.
+  std::shared_ptr<const ops::LinearWeight> head_copy;
   model::Numerics numerics;
   int64_t positions = 0;                   // positions that the rotary tables cover
   std::span<const ops::KvLayer> kv;        // the drafter's layers
@@ -61,11 +63,6 @@ class ProposerSpec {
   virtual const ProposerFacts& facts() const = 0;
   // Whether it fits the target. kFailedPrecondition names both values. Needs no weights.
   virtual Status check_target(const model::Decoder& target) const = 0;
-  // Weights to copy from the target's folder, stored as `storage`; empty where the drafter borrows the target's.
-  virtual std::vector<model::Param> copied_params(const model::Decoder& target,
-                                                  const ops::WeightFormat& storage) const {
-    return {};
-  }
   // Errors as WeightLoader.
   virtual Result<std::unique_ptr<Proposer>> load(const ProposerLoad& load) const = 0;
 };

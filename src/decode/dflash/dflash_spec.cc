@@ -66,11 +66,6 @@ class DFlashSpec final : public ProposerSpec {
   const Facts& facts() const override { return facts_; }
   Status check_target(const model::Decoder& target) const override;
 
-  std::vector<model::Param> copied_params(const model::Decoder& target,
-                                          const ops::WeightFormat& storage) const override {
-    return dflash::copied_params(facts_, target, storage);
-  }
-
   Result<std::unique_ptr<Proposer>> load(const ProposerLoad& load) const override {
     VOLLEY_ASSIGN(auto network, Network::load(load, facts_));
     return make_proposer(std::move(network), load);

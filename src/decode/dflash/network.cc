@@ -58,14 +58,6 @@ int64_t injected_width(const model::Attention& a) {
 
 }  // namespace
 
-std::vector<model::Param> copied_params(const Facts& facts, const model::Decoder& target,
-                                        const ops::WeightFormat& storage) {
-  if (!storage.multiplies_codes() || facts.draft_vocab > 0) return {};
-  model::Param head = model::head_param(target);
-  head.codes = model::Param::Codes::kAny;
-  return {std::move(head)};
-}
-
 Status Network::Layer::load(model::WeightLoader& loader, const std::string& role) {
   if (!loader.has(role + ".hidden")) return {};
   VOLLEY_ASSIGN(hidden, loader.linear(role + ".hidden"));
@@ -83,6 +75,7 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const F
   network->facts_.decoder = model::shard_of(facts.decoder, rank, ranks);
   network->facts_.params = model::shard(facts.params, rank, ranks);
   network->target_ = &load.target;
+  network->head_copy_ = load.head_copy;
   // Only rank 0 looks at the whole tensor; the other ranks read their parts alone.
   const bool looks = rank == 0 && !load.device.stream().dry();
   if (looks) VOLLEY_RETURN_IF_ERROR(check_finite(*load.checkpoint, facts.params));
@@ -107,14 +100,7 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const F
                   read_target_ids(*load.checkpoint, facts.draft_vocab, load.target.spec().vocab));
     VOLLEY_ASSIGN(network->target_ids_, load.device.allocate(ids.size() * sizeof(TokenId)));
     load.device.upload(network->target_ids_.data(), ids.data(), ids.size() * sizeof(TokenId));
-    return network;
   }
-  const std::vector<model::Param> copied =
-      model::shard(copied_params(facts, load.target.spec(), load.numerics.storage), rank, ranks);
-  if (copied.empty()) return network;
-  model::WeightLoader head_loader(load.device, load.target_checkpoint, load.numerics, copied);
-  VOLLEY_ASSIGN(network->head_copy_, head_loader.linear("head"));
-  network->packed_bytes_ += head_loader.packed_bytes();
   return network;
 }
 
@@ -168,7 +154,7 @@ void Network::inject_layers(model::Pass& pass, TensorView kv, bool windowed, siz
 
 const ops::LinearWeight& Network::head() const {
   if (facts_.draft_vocab > 0) return body_->head();
-  return head_copy_.n > 0 ? head_copy_ : target_->head();
+  return head_copy_ != nullptr ? *head_copy_ : target_->head();
 }
 
 void Network::own_logits(Stream& stream, const ops::Input& h, TensorView logits, Arena& scratch,

@@ -13,11 +13,6 @@ namespace volley::decode::dflash {
 // then those with one.
 std::vector<size_t> injected_layers(const model::Decoder& decoder, bool windowed);
 
-// Parameters that the drafter copies from the target's folder: the output head, for a drafter whose products multiply
-// codes and that has no head of its own. Any other drafter borrows the target's.
-std::vector<model::Param> copied_params(const Facts& facts, const model::Decoder& target,
-                                        const ops::WeightFormat& storage);
-
 class Network {
  public:
   // Errors as model::WeightLoader; kDataLoss for weights that are no numbers, with which no draft would be accepted.
@@ -69,7 +64,8 @@ class Network {
   Facts facts_;
   const model::Network* target_ = nullptr;
   std::unique_ptr<model::Network> body_;
-  ops::LinearWeight fc_, injection_, head_copy_;
+  ops::LinearWeight fc_, injection_;
+  std::shared_ptr<const ops::LinearWeight> head_copy_;
   // Weights of the head that chooses; each kind has some of them (dflash_spec.cc).
   struct Layer {
     Status load(model::WeightLoader& loader, const std::string& role);

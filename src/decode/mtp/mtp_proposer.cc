@@ -12,7 +12,11 @@ namespace {
 class MtpProposer final : public Proposer {
  public:
   MtpProposer(const ProposerLoad& load, const ProposerFacts& facts)
-      : target_(load.target), kv_(load.kv), proposals_(load.proposals), feature_layers_(facts.feature_layers) {
+      : target_(load.target),
+        head_copy_(load.head_copy),
+        kv_(load.kv),
+        proposals_(load.proposals),
+        feature_layers_(facts.feature_layers) {
     VOLLEY_CHECK(proposals_ >= 1 && load.slots >= 1);
   }
   Status load(const ProposerLoad& load, const ProposerFacts& facts);
@@ -33,6 +37,7 @@ class MtpProposer final : public Proposer {
               const ops::ChoiceOutput& out, Arena& scratch) const;
 
   const model::Network& target_;
+  const std::shared_ptr<const ops::LinearWeight> head_copy_;
   std::span<const ops::KvLayer> kv_;
   const int32_t proposals_;
   const std::vector<int32_t> feature_layers_;
@@ -91,7 +96,7 @@ void MtpProposer::choose(Stream& stream, TensorView x, const ops::PassChoices& c
                          const ops::SamplerState& sampler, const ops::ChoiceOutput& out, Arena& scratch) const {
   ArenaScope scope(scratch);
   const int64_t rows = x.dim(0), vocab = target_.spec().vocab;
-  const ops::LinearWeight& head = target_.head();
+  const ops::LinearWeight& head = head_copy_ != nullptr ? *head_copy_ : target_.head();
   const ops::LogitsEnd& end = target_.spec().logits_end;
   const TensorView logits = scratch.take(DType::kF32, {rows, vocab});
   ops::ChoiceTask task;

@@ -49,7 +49,7 @@ class HeadFixture {
     const auto files = weights::with_names(needed(weights::open_checkpoint(dir_)), spec_->facts().names);
     VOLLEY_CHECK(model::check_tensors(*files, spec_->facts().params).ok());
     const size_t of_target = target_->kv_layers();
-    const ProposerLoad load = {*device_, files, *target_, *checkpoint,  numerics, kPositions, kv_->layers(of_target, 1),
+    const ProposerLoad load = {*device_, files, *target_, nullptr,      numerics, kPositions, kv_->layers(of_target, 1),
                                kTokens,  0,     {},       std::nullopt, nullptr,  1};
     proposer_ = needed(spec_->load(load));
     sampler_ = needed(ops::SamplerState::create(*device_, 1, config.decoder.vocab));

@@ -29,7 +29,6 @@ struct Replica::Rank {
   std::unique_ptr<Device> device;
   std::unique_ptr<comm::Communicator> group;  // null with one rank
   LoadedModels models;
-  int64_t weight_bytes = 0;
   std::unique_ptr<decode::Round> round;
 };
 
@@ -103,8 +102,6 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
     const Progress& report = index == 0 ? progress : Progress();
     const RankPlace place = {first + index, rank.group.get(), replica->masks_.get(), exchange};
     VOLLEY_ASSIGN(rank.models, load_models(*rank.device, models, options.draft_window, report, place));
-    rank.weight_bytes = rank.models.target->packed_bytes();
-    for (const decode::Drafter& drafter : rank.models.drafters) rank.weight_bytes += drafter.proposer->packed_bytes();
     VOLLEY_ASSIGN(rank.round, make_round(*rank.device, options, models, rank.models, report, place));
     return {};
   };
@@ -117,7 +114,7 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   }
   for (const auto& rank : replica->ranks_) {
     ready.threads += rank->device->stream().threads();
-    ready.weight_bytes += rank->weight_bytes;
+    ready.weight_bytes += rank->models.weight_bytes;
     ready.target_bytes += rank->models.target->packed_bytes();
     ready.state_bytes += rank->models.kv->state_bytes();
   }

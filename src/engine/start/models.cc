@@ -237,18 +237,27 @@ Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedM
   return ops::kFp8Rows;
 }
 
-// The same for a drafter.
+// The output head that drafters borrow, as a matrix that may be codes.
+model::Param borrowed_head(const model::Decoder& target) {
+  model::Param head = model::head_param(target);
+  head.codes = model::Param::Codes::kAny;
+  return head;
+}
+
+// The format that stores a drafter's matrices.
 Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const ResolvedModels& models,
                                         const ResolvedDrafter& drafter) {
   const bool cpu = models.device.kind == DeviceKind::kCpu;
   const model::Numerics& plain = drafter.numerics;
   if (const std::string stored = drafter.checkpoint->quantisation(); !stored.empty()) {
-    if (requested != DraftQuantization::kFp8) return plain.storage;
-    return invalid_argument("The drafter's checkpoint is quantised already (" + stored +
-                            "): leave --draft-quantization out.");
+    if (requested == DraftQuantization::kFp8) {
+      return invalid_argument("The drafter's checkpoint is quantised already (" + stored +
+                              "): leave --draft-quantization out.");
+    }
+    if (cpu) return plain.storage;  // on a GPU plain matrices beside codes may become fp8: an MTP head has such
   }
   std::vector<model::Param> params = drafter.facts().params;
-  model::append(params, drafter.spec->copied_params(models.target.decoder, ops::kFp8Rows));
+  if (drafter.facts().borrows_head) params.push_back(borrowed_head(models.target.decoder));
   params = on_all_ranks(params, models.ranks);
   switch (requested) {
     case DraftQuantization::kNone:
@@ -310,6 +319,10 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
     drafter.numerics = model::resolve_numerics(type, drafter.checkpoint->main_dtype());
     drafter.numerics.fp8_products = models.target_numerics.fp8_products;
     VOLLEY_ASSIGN(drafter.numerics.storage, draft_storage(options.draft_quantization, models, drafter));
+    // A head that is codes already serves as it is.
+    const bool copies = drafter.facts().borrows_head && drafter.numerics.storage.multiplies_codes() &&
+                        !model::coded_as(*models.target_checkpoint, borrowed_head(models.target.decoder));
+    if (copies) models.head_copy = drafter.numerics;
   }
   warn_of_widened(models);
   return {};
@@ -493,6 +506,11 @@ sched::SchedulerConfig ResolvedModels::scheduler() const {
   return config;
 }
 
+std::vector<model::Param> head_copy_params(const ResolvedModels& models, int rank) {
+  if (!models.head_copy) return {};
+  return model::shard({borrowed_head(models.target.decoder)}, rank, models.ranks);
+}
+
 Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t draft_window,
                                  const Progress& progress, const RankPlace& place) {
   const double total =
@@ -516,18 +534,28 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
   }
   VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, resolved.kv));
   before = models.target->packed_bytes();
+  std::shared_ptr<const ops::LinearWeight> head_copy;
+  if (resolved.head_copy) {
+    const std::vector<model::Param> head = head_copy_params(resolved, place.rank);
+    model::WeightLoader of_head(device, *resolved.target_checkpoint, *resolved.head_copy, head);
+    of_head.on_packed = report;
+    VOLLEY_ASSIGN(ops::LinearWeight copy, of_head.linear("head"));
+    head_copy = std::make_shared<const ops::LinearWeight>(std::move(copy));
+    before += of_head.packed_bytes();
+  }
   size_t layer = models.target->kv_layers();
   for (const ResolvedDrafter& drafter : resolved.drafters) {
     const size_t layers = model::kv_shapes(drafter.facts().decoder).size();
     VOLLEY_ASSIGN(std::unique_ptr<decode::Proposer> proposer,
-                  drafter.spec->load({device, drafter.checkpoint, *models.target, *resolved.target_checkpoint,
-                                      drafter.numerics, resolved.max_positions(), models.kv->layers(layer, layers),
-                                      drafter.proposals, draft_window, report, resolved.draft_window_mask, place.group,
+                  drafter.spec->load({device, drafter.checkpoint, *models.target, head_copy, drafter.numerics,
+                                      resolved.max_positions(), models.kv->layers(layer, layers), drafter.proposals,
+                                      draft_window, report, resolved.draft_window_mask, place.group,
                                       resolved.max_num_seqs + 1, resolved.block_size - 1}));
     before += proposer->packed_bytes();
     models.drafters.push_back({std::move(proposer), layer, layers});
     layer += layers;
   }
+  models.weight_bytes = before;
   if (progress) progress("Loading weights", 1.0);
   return models;
 }

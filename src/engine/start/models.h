@@ -55,6 +55,8 @@ struct ResolvedModels {
   std::vector<std::vector<int32_t>> draft_lengths;  // by drafter: lengths of drafts, ascending
   std::optional<ops::Mask> draft_window_mask;       // replaces the drafters' own mask
   model::Numerics target_numerics;
+  // How drafters store a copy of the output head that they borrow, which all share; none: they use the target's.
+  std::optional<model::Numerics> head_copy;
   bool plain_attention = false;  // some layers have no attention kernel but the plain one, which is slow
   DType kv_dtype = DType::kBF16;
   int32_t max_model_len = 0;
@@ -105,6 +107,8 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica 
 model::Decoder target_of_rank(const ResolvedModels& models, int rank);
 // A rank's part of the target's parameters.
 std::vector<model::Param> target_params(const ResolvedModels& models, int rank);
+// The copied output head of a rank, "head"; empty without ResolvedModels::head_copy.
+std::vector<model::Param> head_copy_params(const ResolvedModels& models, int rank);
 
 // The place of the rank that loads, and what it shares. All must outlive the rank's round.
 struct RankPlace {
@@ -119,6 +123,7 @@ struct LoadedModels {
   std::shared_ptr<const model::Network> target;
   std::unique_ptr<model::KvMemory> kv;
   std::vector<decode::Drafter> drafters;  // refer to the two above
+  int64_t weight_bytes = 0;               // packed
 };
 
 // Packs the weights and allocates the pages. draft_window: positions before a block that the drafter sees; 0: all.

@@ -33,8 +33,10 @@ model::WeightBytes weight_bytes(const ResolvedModels& models, int rank) {
     if (drafter.checkpoint == nullptr) continue;
     bytes.add(bytes_of(drafter.facts().params, drafter.numerics, *drafter.checkpoint));
     bytes.rest += rope_bytes(drafter.facts().decoder, models.max_positions());
-    const std::vector<model::Param> copied = drafter.spec->copied_params(target, drafter.numerics.storage);
-    bytes.add(bytes_of(copied, drafter.numerics, *models.target_checkpoint));
+  }
+  if (models.head_copy) {
+    bytes.add(
+        model::weight_bytes(head_copy_params(models, rank), *models.head_copy, *models.target_checkpoint, device));
   }
   return bytes;
 }
