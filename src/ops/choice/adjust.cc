@@ -48,8 +48,7 @@ void apply_penalties(const RowInput& in, const Slices& slices, float* adjusted) 
   const Slot& slot = *in.slot;
   const SamplingParams& params = slot.sampling.params;
   for (const TokenId token : slot.seen) {
-    if (!has(slices, token)) continue;
-    adjusted[token] = penalise(adjusted[token], params, slot.history[token].outputs);
+    if (has(slices, token)) adjusted[token] = penalise(adjusted[token], params, slot.history[token].outputs);
   }
   // Tokens of the prefix are penalised again, from their raw logit and with the full count. Masked tokens stay masked.
   for (const TokenId token : in.prefix) {
