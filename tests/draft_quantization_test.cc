@@ -1,6 +1,12 @@
-// A quantised drafter: the text is that of plain decoding, and its proposals are nearly as good as the full ones.
+// A quantised drafter, and one that proposes part of the vocabulary: the text is that of plain decoding, and the
+// proposals are nearly as good as the full ones.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/temp_folder_for_test.h"
 #include "harness.h"
 
 namespace volley::testing {
@@ -54,6 +60,23 @@ TEST(DraftQuantization, KeepsTheTextAndNearlyAllAcceptance) {
     EXPECT_GT(full.tokens_per_step, 2);
     EXPECT_GT(quantised.tokens_per_step, 0.95 * full.tokens_per_step);
   }
+}
+
+// A drafter that proposes only the first tokens of the vocabulary: the others come from the target alone.
+TEST(ProposedVocabulary, KeepsTheText) {
+  EngineOptions options = pocket_options();
+  options.max_num_seqs = 8;
+  TempFolder folder;
+  std::filesystem::copy(options.draft_dir, folder.path(), std::filesystem::copy_options::recursive);
+  auto config = nlohmann::json::parse(std::ifstream(options.draft_dir + "/config.json"));
+  const Answers full = answer(*make_engine(options), 0.8f);
+  config["dflash_config"]["proposed_vocab_size"] = 1000;
+  folder.write("config.json", config.dump());
+  options.draft_dir = folder.path();
+  const Answers some = answer(*make_engine(options), 0.8f);
+  EXPECT_EQ(some.tokens, full.tokens);
+  EXPECT_GT(some.tokens_per_step, 1.2) << "of " << full.tokens_per_step;
+  EXPECT_LT(some.tokens_per_step, full.tokens_per_step);
 }
 
 // Arithmetic in float32 is for checking: nothing is quantised unless asked for.

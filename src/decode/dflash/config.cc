@@ -286,6 +286,11 @@ Result<Facts> read_facts(const ConfigFields& config, const std::string& dir, boo
       "its target_layer_ids are off by one (they count the target's layers from 0; aux_hidden_state_layer_ids of the "
       "speculators library count from the embedding)";
   VOLLEY_RETURN_IF_ERROR(read_logits(fields, facts));
+  constexpr const char* kProposed = "proposed_vocab_size";
+  if (facts.borrows_head && !dflash2 && !dspark && fields.of(kProposed).has(kProposed)) {
+    VOLLEY_ASSIGN(facts.proposed_vocab, fields.of(kProposed).integer(kProposed, 1, facts.decoder.vocab));
+    facts.fields.push_back({kProposed, facts.proposed_vocab});
+  }
   if (dflash2) VOLLEY_RETURN_IF_ERROR(read_dflash2(fields, facts));
   if (dspark) VOLLEY_RETURN_IF_ERROR(read_dspark(fields, facts));
   VOLLEY_ASSIGN(facts.names.quantisation, families::read_quantisation(config, dir));

@@ -21,6 +21,8 @@ struct Facts : ProposerFacts {
   int32_t first_proposal = 1;  // first row of a block that proposes; 0: the known token's row proposes, too
   int32_t target_layers = 0;   // layers of its target; 0: unknown
   int32_t draft_vocab = 0;     // > 0: its own output head gives logits for this many tokens
+  // > 0: it proposes only so many first tokens of the vocabulary, so a CPU multiplies with fewer rows of the head.
+  int32_t proposed_vocab = 0;
   Selector selector;
   std::optional<float> embedding_scale;  // of the target's embedding in a block, instead of the target's own
 

@@ -255,6 +255,8 @@ TEST(DraftConfig, AVocabularyOfItsOwnBringsAHeadAndAMap) {
   EXPECT_EQ(find_param(accepted("{}"), "head"), nullptr);
   EXPECT_EQ(accepted(R"({"draft_vocab_size":151})").draft_vocab, 0) << "the target's";
   EXPECT_TRUE(accepted("{}").borrows_head);
+  EXPECT_EQ(accepted("{}").proposed_vocab, 0);
+  EXPECT_EQ(accepted(R"({"dflash_config":{"proposed_vocab_size":100}})").proposed_vocab, 100);
   for (const char* patch : {R"({"draft_vocab_size":100})", R"({"dflash_config":{"draft_vocab_size":100}})"}) {
     const Facts facts = accepted(patch);
     EXPECT_EQ(facts.draft_vocab, 100);
@@ -428,6 +430,14 @@ INSTANTIATE_TEST_SUITE_P(
                   {"final_logit_softcapping"}},
         BadConfig{"scale", R"({"dflash_config":{"input_embedding_scale":2.0}})", kUnbuilt, {"input_embedding_scale"}},
         BadConfig{"own_vocab_larger", R"({"draft_vocab_size":152})", kInvalid, {"draft_vocab_size", "152"}},
+        BadConfig{"proposed_vocab_larger",
+                  R"({"dflash_config":{"proposed_vocab_size":152}})",
+                  kInvalid,
+                  {"proposed_vocab_size", "152"}},
+        BadConfig{"proposed_of_its_own",
+                  R"({"draft_vocab_size":100,"proposed_vocab_size":50})",
+                  kUnbuilt,
+                  {"proposed_vocab_size"}},
         BadConfig{"own_width", R"({"target_hidden_size":64})", kUnbuilt, {"target_hidden_size"}},
         BadConfig{"sliding_without_window",
                   R"({"layer_types":["sliding_attention","full_attention","full_attention"]})",

@@ -81,7 +81,7 @@ void DFlashProposer::propose(Stream& stream, const DraftPass& pass, const ops::P
     task.probability = confidence;
     return network_->select(stream, x, rows, task, scratch);
   }
-  const TensorView logits = scratch.take(DType::kF32, {chunk.rows, network_->facts().decoder.vocab});
+  const TensorView logits = scratch.take(DType::kF32, {chunk.rows, network_->vocab(stream)});
   ops::ChoiceTask task;
   task.rows = chunk.rows;
   task.segments = segments;

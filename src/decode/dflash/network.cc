@@ -210,6 +210,12 @@ void Network::select(Stream& stream, TensorView x, TensorView row_index, ops::Se
   ops::select_tokens(stream, task, scratch);
 }
 
+// Ranks hold parts of the head, and a GPU reads all of it: 10 µs there.
+int64_t Network::vocab(const Stream& stream) const {
+  const bool first_alone = facts_.proposed_vocab > 0 && stream.kind() == DeviceKind::kCpu && body_->group() == nullptr;
+  return first_alone ? facts_.proposed_vocab : facts_.decoder.vocab;
+}
+
 // Summaries exist only for the product's own outputs.
 bool Network::head_summarises(const Stream& stream) const {
   if (facts_.draft_vocab > 0 || !facts_.decoder.logits_end.is_plain()) return false;

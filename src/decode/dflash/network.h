@@ -36,10 +36,12 @@ class Network {
     body_->final_norm(stream, x, row_index, h);
   }
 
-  // logits[i] = head(final norm(x[row_index[i]])) of the target's vocabulary, with the target's head, the copy of it or
-  // the drafter's own, and softcapped where it was trained so. Tokens that its own head does not know have -inf.
+  // logits[i] = head(final norm(x[row_index[i]])) of the target's first vocab() tokens, with the target's head, the
+  // copy of it or the drafter's own, and softcapped where it was trained so. Tokens that its own head does not know
+  // have -inf.
   void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
               const ops::RowSummaries& summaries) const;
+  int64_t vocab(const Stream& stream) const;
   bool head_summarises(const Stream& stream) const;
 
   // The choices of the head for them, for x[row_index[i]]. task: segments, slots, sampling and where the choices go.

@@ -31,6 +31,11 @@ void copy_allowed(const float* logits, std::span<const uint32_t> mask, int32_t b
   }
 }
 
+// Whether the row has a logit for the token.
+bool has(const Slices& slices, TokenId token) {
+  return token < slices.vocab();
+}
+
 // For a token that the prompt or the output holds.
 float penalise(float logit, const SamplingParams& p, uint32_t outputs) {
   logit = logit > 0.0f ? logit / p.repetition_penalty : logit * p.repetition_penalty;
@@ -39,16 +44,16 @@ float penalise(float logit, const SamplingParams& p, uint32_t outputs) {
   return logit;
 }
 
-void apply_penalties(const RowInput& in, float* adjusted) {
+void apply_penalties(const RowInput& in, const Slices& slices, float* adjusted) {
   const Slot& slot = *in.slot;
   const SamplingParams& params = slot.sampling.params;
   for (const TokenId token : slot.seen) {
-    adjusted[token] = penalise(adjusted[token], params, slot.history[token].outputs);
+    if (has(slices, token)) adjusted[token] = penalise(adjusted[token], params, slot.history[token].outputs);
   }
   // Tokens of the prefix are penalised again, from their raw logit and with the full count. Masked tokens stay masked.
   for (const TokenId token : in.prefix) {
     VOLLEY_CHECK(token >= 0 && static_cast<size_t>(token) < slot.history.size());
-    if (adjusted[token] == kMasked) continue;
+    if (!has(slices, token) || adjusted[token] == kMasked) continue;
     const auto here = static_cast<uint32_t>(std::count(in.prefix.begin(), in.prefix.end(), token));
     adjusted[token] = penalise(in.logits[token], params, slot.history[token].outputs + here);
   }
@@ -68,10 +73,14 @@ void adjust(const RowInput& in, const Slices& slices, float* adjusted) {
       copy_allowed(in.logits, in.mask, begin, end, adjusted);
     }
   });
-  if (in.slot->rule.penalised) apply_penalties(in, adjusted);
-  for (const auto& [token, bias] : in.slot->sampling.params.logit_bias) adjusted[token] += bias;
+  if (in.slot->rule.penalised) apply_penalties(in, slices, adjusted);
+  for (const auto& [token, bias] : in.slot->sampling.params.logit_bias) {
+    if (has(slices, token)) adjusted[token] += bias;
+  }
   if (ends_masked(in)) {
-    for (const TokenId token : in.slot->sampling.end_ids) adjusted[token] = kMasked;
+    for (const TokenId token : in.slot->sampling.end_ids) {
+      if (has(slices, token)) adjusted[token] = kMasked;
+    }
   }
 }
 

@@ -109,9 +109,10 @@ struct ChoiceOutput {
                               // 0, and logprobs has no top. -inf is a masked token.
 };
 
-// logits: [rows, vocab] fp32, read only. A row's choice depends only on its logits, its slot's parameters and counts,
-// its index and its prefix, not on the batch or the device. CPU and CUDA give the same tokens and logprobs, except that
-// the logarithms of logprobs may differ in the last bit; probabilities are close.
+// logits: [rows, vocab] fp32, read only; on the CPU also fewer columns, of the first tokens: the others cannot be
+// chosen. A row's choice depends only on its logits, its slot's parameters and counts, its index and its prefix, not on
+// the batch or the device. CPU and CUDA give the same tokens and logprobs, except that the logarithms of logprobs may
+// differ in the last bit; probabilities are close.
 //
 // The segments, and what they point to, lie in the memory of the stream's device; on CUDA only their number is known to
 // the host, so that a recorded graph uses the segments present when it runs.

@@ -268,6 +268,31 @@ TEST_F(Choice, LogprobsAreTheRawLogSoftmax) {
   }
 }
 
+TEST_F(Choice, TokensWithoutALogitAreAsMaskedOnes) {
+  if (kTestedDevice == DeviceKind::kCuda) GTEST_SKIP() << "rows are whole there";
+  std::mt19937 rng(9);
+  Chooser choose_on(1);
+  for (int i = 0; i < 300; ++i) {
+    OracleInput in = random_case(rng, 40, 2.0f);
+    SamplingParams& p = in.sampling.params;
+    p.temperature = pick(rng, std::vector<float>{0.0f, 0.8f});
+    p.top_k = pick(rng, std::vector<int32_t>{0, 3, 30});
+    p.repetition_penalty = pick(rng, std::vector<float>{1.0f, 1.3f});
+    p.presence_penalty = pick(rng, std::vector<float>{0.0f, 0.7f});
+    p.logit_bias = {{static_cast<TokenId>(rng() % 40), 2.5f}};
+    in.sampling.end_ids = {1, 30};
+    in.sampling.min_tokens = static_cast<int32_t>(rng() % 3);
+    const auto state = choose_on.state(1, 40);
+    ASSERT_TRUE(state->start(0, in.sampling, random_tokens(rng, 9, 40), random_tokens(rng, 7, 40)).ok());
+    const std::vector<ChoiceSegment> segment = {{.slot = 0, .row_begin = 0, .rows = 1, .first_index = in.index}};
+    const std::vector<float> first(in.logits.begin(), in.logits.begin() + 25);
+    std::fill(in.logits.begin() + 25, in.logits.end(), -kInfinity);
+    const Choices some = choose_on(first, 25, segment, *state), all = choose_on(in.logits, 40, segment, *state);
+    ASSERT_EQ(some.tokens, all.tokens) << i;
+    ASSERT_EQ(some.probability, all.probability) << i;
+  }
+}
+
 TEST_F(Choice, MisuseIsCaught) {
   if (kTestedDevice == DeviceKind::kCuda) GTEST_SKIP() << "a kernel's trap ends the GPU's work for this whole program";
   Chooser choose_on(1);

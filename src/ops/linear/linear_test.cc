@@ -69,7 +69,7 @@ Matrix random_matrix(int64_t rows, int64_t columns, DType dtype, uint32_t seed) 
   return m;
 }
 
-LinearWeight pack(Device& device, const std::vector<Matrix>& parts, int64_t k, DType storage,
+LinearWeight pack(Device& device, const std::vector<Matrix>& parts, int64_t k, WeightFormat storage,
                   LinearLayout layout = LinearLayout::kPlain) {
   std::vector<WeightRows> rows;
   for (const Matrix& m : parts) rows.push_back(m.part());
@@ -407,6 +407,21 @@ TEST(Linear, ZeroRowsAndEmptyParts) {
   EXPECT_EQ(empty.n, 0);
 }
 
+TEST(Linear, FirstOutputsAloneHaveTheBitsOfAll) {
+  auto device = *make_cpu_device(2);
+  Matrix x = random_matrix(19, 256, DType::kBF16, 1);
+  for (const WeightFormat& format : {WeightFormat(DType::kBF16), kFp8Weights, kInt4Weights}) {
+    const LinearWeight w = pack(*device, {random_matrix(100, 256, DType::kBF16, 2)}, 256, format);
+    Matrix all(19, 100, DType::kF32);
+    run(*device, w, x.view(), all.view(), {});
+    for (const int64_t n : {1, 16, 37, 99}) {
+      Matrix some(19, n, DType::kF32);
+      run(*device, w, x.view(), some.view(), {});
+      for (int64_t i = 0; i < 19 * n; ++i) ASSERT_EQ(some.get(i), all.get(i / n * 100 + i % n)) << n << " " << i;
+    }
+  }
+}
+
 TEST(Linear, RefusesWhatItCannotPack) {
   auto device = *make_cpu_device(1);
   const Matrix a(4, 8, DType::kF32), b(3, 8, DType::kF32), ids(4, 8, DType::kI32);
@@ -424,8 +439,8 @@ TEST(Linear, RefusesWhatItCannotPack) {
 TEST(LinearDeathTest, ChecksItsCaller) {
   auto device = *make_cpu_device(1);
   const LinearWeight w = pack(*device, {random_matrix(8, 4, DType::kF32, 1)}, 4, DType::kF32);
-  Matrix x(2, 4, DType::kF32), y(2, 8, DType::kF32), narrow(2, 7, DType::kF32), ids(2, 4, DType::kI32);
-  EXPECT_DEATH(run(*device, w, x.view(), narrow.view(), {EndKind::kStore}), "CHECK failed");
+  Matrix x(2, 4, DType::kF32), y(2, 8, DType::kF32), wide(2, 9, DType::kF32), ids(2, 4, DType::kI32);
+  EXPECT_DEATH(run(*device, w, x.view(), wide.view(), {EndKind::kStore}), "CHECK failed");
   EXPECT_DEATH(run(*device, w, ids.view(), y.view(), {EndKind::kStore}), "CHECK failed");
   EXPECT_DEATH(run(*device, w, x.view(), y.view(), {EndKind::kSwiGlu}), "CHECK failed");
   Matrix bias(1, 8, DType::kF32), short_bias(1, 7, DType::kF32), bf16_bias(1, 8, DType::kBF16), half(2, 4, DType::kF32);

@@ -200,8 +200,9 @@ int64_t packed_bytes_cpu(int64_t n, int64_t k, const WeightFormat& format, Linea
 void linear_cpu(Stream& stream, const LinearWeight& w, const Input& input, TensorView y, const End& end) {
   if (stream.dry()) return;
   const TensorView& x = input.values;
+  const int64_t n = has_gates(end.kind) ? w.n : y.shape[1];  // the outputs that y has room for
   PanelProduct product =
-      PanelProduct::make(static_cast<const char*>(w.packed.data()), w.n, w.k, w.format, w.layout, x, y, end.kind);
+      PanelProduct::make(static_cast<const char*>(w.packed.data()), n, w.k, w.format, w.layout, x, y, end.kind);
   if (end.bias.data != nullptr) product.bias = end.bias.as<float>();
   const int64_t rows = x.shape[0], unit = product.unit, units = product.panels / unit;
   const LinearPlan plan = LinearPlan::make(rows, w.k, product.panels, product.panel_bytes, unit, stream.threads());
