@@ -134,7 +134,7 @@ class Trainer:
         short, mixed = layouts(r, str(self.device))
         if self.stream is not None:
             self.stream.feed(self.asked())
-        head = self.target.lm_head.weight
+        head = self.target.lm_head.weight.bfloat16()
         begun, saved = time.time() - self.spent, time.time()
         marks = (1, 10, 50, 100)
         while (done := self.progress()) < r.halt:
@@ -142,6 +142,7 @@ class Trainer:
             rate = r.rate * min(1.0, (self.step + 1) / r.warmup) * 0.5 * (1 + math.cos(math.pi * done))
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
+            told = (n := self.step + 1) % 100 == 0 or n in marks or n % 5 == 0 and not r.seconds
             pick = self.batch()
             rows = self.rows[torch.tensor(pick, device=self.device)]
             anchors, usable = pick_anchors(rows, layout.blocks)
@@ -150,7 +151,7 @@ class Trainer:
                 drafts = draft(self.drafter, self.target.model.embed_tokens.weight, rows, features, anchors, usable,
                                layout, self.flex)
             loss, info = distillation(drafts, hidden, head, layout, r.gamma, r.alpha if done >= r.pace else None,
-                                      r.chunk)
+                                      r.chunk, told)
             if len(self.drafter.c["dflash_config"]) > 2:
                 with torch.autocast(self.device.type, torch.bfloat16):
                     loss = loss + of_head(self.drafter, drafts, hidden, head, layout, r.gamma, r.chunk)
@@ -161,7 +162,7 @@ class Trainer:
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
             self.step += 1
-            if self.step % 100 == 0 or self.step in marks or self.step % 5 == 0 and not r.seconds:
+            if told:
                 taken = accepted(info["hits"], layout, self.drafter.first_proposal)
                 full = drafts.live.float().sum() / usable.sum()
                 self.log({"step": self.step, "seconds": round(time.time() - begun, 1),
