@@ -59,9 +59,7 @@ class Trainer:
                  log: Callable[[dict[str, Any]], None], stream: Stream | None = None) -> None:
         self.target, self.drafter, self.rows, self.recipe, self.flex, self.log = target, drafter, rows, recipe, flex, log
         self.device = rows.ids.device
-        cuda = self.device.type == "cuda"
-        self.optimiser = torch.optim.AdamW(drafter.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0,
-                                           fused=cuda)
+        self.optimiser = torch.optim.AdamW(drafter.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
         self.odds = torch.ones(rows.ids.shape, device=self.device) if recipe.easy < 1 else None
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         self.room = recipe.keep * 1e9
