@@ -14,27 +14,23 @@ from .blocks import Drafts, Layout
 from .networks import Drafter
 
 
-def _statistics(own: Tensor, target: Tensor, chose: Tensor, truth: Tensor) -> tuple[Tensor, ...]:
-    """Logits own [N, V], target [M, V] of which row chose[n] belongs to n. Returns both log-sums, KL(target || own), the
-    own probability of the true token, and whether it is the own choice."""
-    s, t = own.float(), target[chose].float()
-    own_sum, sum_ = torch.logsumexp(s, -1), torch.logsumexp(t, -1)
-    kl = (torch.exp(t - sum_[:, None]) * (t - s)).sum(-1) - sum_ + own_sum
-    right = s.gather(1, truth[:, None])[:, 0]
-    return own_sum, sum_, kl, torch.exp(right - own_sum), s.argmax(-1) == truth
+def _compare(own: Tensor, target: Tensor, truth: Tensor, told: bool) -> tuple[Tensor, ...]:
+    """Logits own, target [N, V]. Returns the gradient of KL(target || own) to the own logits, the own probability of the
+    true token, whether it is the own choice, and KL, which is computed only where it is to be told."""
+    q, p = (logits.softmax(-1, dtype=torch.float32) for logits in (own, target))
+    kl = q.new_zeros(len(q))
+    if told:
+        s, t = own.float(), target.float()
+        kl = (p * (t - s)).sum(-1) - torch.logsumexp(t, -1) + torch.logsumexp(s, -1)
+    return (q - p).to(own.dtype), q.gather(1, truth[:, None])[:, 0], own.argmax(-1) == truth, kl
 
 
-def _gradient(own: Tensor, target: Tensor, chose: Tensor, own_sum: Tensor, sum_: Tensor, weight: Tensor) -> Tensor:
-    q, p = torch.exp(own.float() - own_sum[:, None]), torch.exp(target[chose].float() - sum_[:, None])
-    return (weight[:, None] * (q - p)).to(own.dtype)
-
-
-statistics, gradient = _statistics, _gradient
+compare = _compare
 
 
 def use_compiled() -> None:
-    global statistics, gradient
-    statistics, gradient = (torch.compile(f, dynamic=False) for f in (_statistics, _gradient))
+    global compare
+    compare = torch.compile(_compare, dynamic=False)
 
 
 def summed(t: Tensor) -> Tensor:
@@ -67,13 +63,14 @@ class _Step(torch.autograd.Function):
 
 
 def distillation(drafts: Drafts, target_hidden: Tensor, head: Tensor, layout: Layout, gamma: float,
-                 alpha: float | None, chunk: int) -> tuple[Tensor, dict[str, Tensor]]:
+                 alpha: float | None, chunk: int, told: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
     """KL from the target's exact distribution to the drafter's, a weighted mean over live rows: by exp(-k / gamma) for
-    the k-th proposal, or by D-PACE with `alpha`. head: [V, H]; chunk: rows whose logits are computed at once."""
-    live, width = drafts.live, drafts.hidden.shape[-1]
+    the k-th proposal, or by D-PACE with `alpha`. head: [V, H]; chunk: rows whose logits are computed at once. Where it is
+    not told, the loss is 0 and its gradient right."""
+    live = drafts.live
     index = live.flatten().nonzero()[:, 0]
     count = len(index)
-    padded = F.pad(index, (0, -count % chunk))
+    padded = F.pad(index, (0, -count % chunk if index.is_cuda else 0))  # compiled code has one shape
     real = torch.arange(len(padded), device=index.device) < count
     truth = drafts.truth.flatten()[padded]
     size = target_hidden.shape[1]
@@ -85,11 +82,12 @@ def distillation(drafts: Drafts, target_hidden: Tensor, head: Tensor, layout: La
         with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
             h = hidden.flatten(0, 1)[padded].to(head.dtype)
             target = target_hidden.flatten(0, 1).to(head.dtype) @ head.T
-            chunks, own, found = range(0, len(padded), chunk), [], []
-            for at in chunks:
-                own.append(h[at:at + chunk] @ head.T)
-                found.append(statistics(own[-1], target, chose[at:at + chunk], truth[at:at + chunk]))
-            own_sum, sum_, kl, right, hit = (torch.cat(parts) for parts in zip(*found))
+            grads, found = [], []
+            for part in (slice(at, at + chunk) for at in range(0, len(padded), chunk)):
+                gap, *facts = compare(h[part] @ head.T, target[chose[part]], truth[part], told)
+                grads.append(gap @ head)
+                found.append(facts)
+            right, hit, kl = (torch.cat(parts) for parts in zip(*found))
             p = torch.zeros(live.numel(), device=h.device)
             p[index] = right[:count]
             if alpha is None:
@@ -99,11 +97,7 @@ def distillation(drafts: Drafts, target_hidden: Tensor, head: Tensor, layout: La
             w = weights.flatten()[padded] * real
             w = w / summed(w.sum())
             grad = torch.zeros_like(hidden.flatten(0, 1))
-            for i, at in enumerate(chunks):
-                part = slice(at, at + chunk)
-                g = gradient(own[i], target, chose[part], own_sum[part], sum_[part], w[part])
-                own[i] = None
-                grad.index_add_(0, padded[part], (g @ head).to(grad.dtype))
+            grad.index_add_(0, padded, (torch.cat(grads) * w[:, None]).to(grad.dtype))
             hits = torch.zeros(live.numel(), device=h.device, dtype=torch.bool)
             hits[index] = hit[:count]
             info.update(kl=(kl * real).sum() / count, hits=hits.view_as(live))

@@ -40,6 +40,7 @@ class Recipe:
     chunk: int = 8192  # draft rows whose logits are computed at once
     checkpoint: float = 120  # seconds between checkpoints
     halt: float = 1  # the share of training at which it stops for now
+    easy: float = 1  # how often an anchor whose block was right last time is drawn beside others
     keep: float = 0  # GB of features that stay in memory for further epochs
 
 
@@ -58,9 +59,8 @@ class Trainer:
                  log: Callable[[dict[str, Any]], None], stream: Stream | None = None) -> None:
         self.target, self.drafter, self.rows, self.recipe, self.flex, self.log = target, drafter, rows, recipe, flex, log
         self.device = rows.ids.device
-        cuda = self.device.type == "cuda"
-        self.optimiser = torch.optim.AdamW(drafter.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0,
-                                           fused=cuda)
+        self.optimiser = torch.optim.AdamW(drafter.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        self.odds = torch.ones(rows.ids.shape, device=self.device) if recipe.easy < 1 else None
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         self.room = recipe.keep * 1e9
         self.stream, self.ahead = stream, deque[int]()
@@ -134,7 +134,7 @@ class Trainer:
         short, mixed = layouts(r, str(self.device))
         if self.stream is not None:
             self.stream.feed(self.asked())
-        head = self.target.lm_head.weight
+        head = self.target.lm_head.weight.bfloat16()
         begun, saved = time.time() - self.spent, time.time()
         marks = (1, 10, 50, 100)
         while (done := self.progress()) < r.halt:
@@ -142,15 +142,17 @@ class Trainer:
             rate = r.rate * min(1.0, (self.step + 1) / r.warmup) * 0.5 * (1 + math.cos(math.pi * done))
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
+            told = (n := self.step + 1) % 100 == 0 or n in marks or n % 5 == 0 and not r.seconds
             pick = self.batch()
-            rows = self.rows[torch.tensor(pick, device=self.device)]
-            anchors, usable = pick_anchors(rows, layout.blocks)
+            place = torch.tensor(pick, device=self.device)
+            rows = self.rows[place]
+            anchors, usable = pick_anchors(rows, layout.blocks, None if self.odds is None else self.odds[place])
             with torch.autocast(self.device.type, torch.bfloat16):
                 hidden, features = self.features(pick, rows)
                 drafts = draft(self.drafter, self.target.model.embed_tokens.weight, rows, features, anchors, usable,
                                layout, self.flex)
             loss, info = distillation(drafts, hidden, head, layout, r.gamma, r.alpha if done >= r.pace else None,
-                                      r.chunk)
+                                      r.chunk, told)
             if len(self.drafter.c["dflash_config"]) > 2:
                 with torch.autocast(self.device.type, torch.bfloat16):
                     loss = loss + of_head(self.drafter, drafts, hidden, head, layout, r.gamma, r.chunk)
@@ -161,8 +163,11 @@ class Trainer:
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
             self.step += 1
-            if self.step % 100 == 0 or self.step in marks or self.step % 5 == 0 and not r.seconds:
-                taken = accepted(info["hits"], layout, self.drafter.first_proposal)
+            if told or self.odds is not None:
+                taken, most = (accepted(x, layout, self.drafter.first_proposal) for x in (info["hits"], drafts.live))
+            if self.odds is not None:
+                self.odds[place[:, None], anchors] = torch.where(taken == most, r.easy, 1.0)
+            if told:
                 full = drafts.live.float().sum() / usable.sum()
                 self.log({"step": self.step, "seconds": round(time.time() - begun, 1),
                           "loss": round(summed(loss.detach().clone()).item(), 4),
@@ -197,11 +202,14 @@ class Trainer:
 
 
 def draft_config(c: Config, layers: int, block: int, window: int | None, causal: bool, mask_token: int,
-                 head: dict[str, Any], kind: str) -> Config:
-    """config.json of a drafter of the target's width, as z-lab's checkpoints have it."""
+                 head: dict[str, Any], kind: str, ids: list[int] | None = None) -> Config:
+    """config.json of a drafter of the target's width, as z-lab's checkpoints have it, which reads the target's layers `ids`."""
     n = c["num_hidden_layers"]
-    count = layers if n < 12 else 5
-    ids = [n // 2] if count == 1 else [round(1 + i * (n - 4) / (count - 1)) for i in range(count)]
+    if not ids:
+        count = layers if n < 12 else 5
+        ids = [n // 2] if count == 1 else [round(1 + i * (n - 4) / (count - 1)) for i in range(count)]
+    if ids != sorted(set(ids)) or not 0 <= ids[0] <= ids[-1] < n:
+        raise ValueError(f"the target has layers 0 to {n - 1}, and --features wants some in rising order, not {ids}.")
     keep = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size",
             "max_position_embeddings", "rope_theta", "rms_norm_eps")
     return {"architectures": [{"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel", "dspark": "DSparkDraftModel"}[kind]],
