@@ -145,6 +145,7 @@ struct AnswerFormatKind {
   bool (*is_printed)(const FormatProbe&);           // the chat template writes calls or answers in this form
   // kFailedPrecondition: the vocabulary lacks a token that the form needs.
   Result<std::shared_ptr<const AnswerFormat>> (*make)(const FormatProbe&);
+  bool tells_tools = false;  // prompts have the tools even if the chat template does not show them
 
   bool tells_thoughts() const { return !reasoning_names[0].empty(); }
 };

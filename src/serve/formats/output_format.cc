@@ -11,15 +11,16 @@ namespace volley::serve {
 
 // Each is defined in the file of its class.
 extern const AnswerFormatKind kHermesFormat, kLlamaFormat, kQwenCoderFormat, kGlmFormat, kMiniMaxFormat,
-    kDeepSeekFormat, kKimiFormat, kGemmaFormat, kMistralFormat, kHarmonyFormat;
+    kDeepSeekFormat, kKimiFormat, kGemmaFormat, kLfmFormat, kPythonFormat, kMistralFormat, kHarmonyFormat;
 
 namespace {
 
 using Kind = AnswerFormatKind;
 
 // Errors list them in this order. If a template shows several, the last one counts.
-constexpr const Kind* kKinds[] = {&kHermesFormat,   &kLlamaFormat, &kQwenCoderFormat, &kGlmFormat,     &kMiniMaxFormat,
-                                  &kDeepSeekFormat, &kKimiFormat,  &kGemmaFormat,     &kMistralFormat, &kHarmonyFormat};
+constexpr const Kind* kKinds[] = {&kHermesFormat,  &kLlamaFormat,    &kQwenCoderFormat, &kGlmFormat,
+                                  &kMiniMaxFormat, &kDeepSeekFormat, &kKimiFormat,      &kGemmaFormat,
+                                  &kLfmFormat,     &kPythonFormat,   &kMistralFormat,   &kHarmonyFormat};
 
 constexpr std::string_view kAuto = "auto";
 constexpr std::string_view kNone = "none";
@@ -66,7 +67,8 @@ const Kind& probe_tools(const FormatProbe& probe, OutputFormat& format) {
         "choice stay text. Calls under tool_choice \"required\" or a named tool work. --tool-call-parser sets the "
         "form.";
   }
-  if (probe.asked("", kProbeTools).find("volley_probe") == std::string::npos) {
+  if ((printed == nullptr || !printed->tells_tools) &&
+      probe.asked("", kProbeTools).find("volley_probe") == std::string::npos) {
     format.tool_warning =
         "The chat template does not print tools, so the model does not see them. Give it a template that does.";
   }

@@ -173,6 +173,9 @@ TEST(OutputFormat, OfFormsInATable) {
        "<|tool_call>call:{{ f.name }}{{ '{' }}" + keys + "{{ k }}:<|\"|>{{ v }}<|\"|>{% endfor %}{{ '}' }}<tool_call|>",
        {R"(call: "<|tool_call>" object "<tool_call|>")", R"("call:f" arguments_0)"},
        true},
+      {"LFM2",
+       "<|tool_call_start|>[{{ f.name }}(" + keys + "{{ k }}={{ v | tojson }}{% endfor %})]<|tool_call_end|>",
+       {R"(call: "<|tool_call_start|>[" object (", " object)* "]" "<|tool_call_end|>")", R"("f" arguments_0)"}},
   };
   for (const Form& form : forms) {
     const OutputFormat format = format_of(TemplateEngine(
@@ -205,6 +208,7 @@ TEST(OutputFormat, WarnsOfTemplatesWithoutToolsAndOfUnknownForms) {
 
   const OutputFormat tags = format_of(TemplateEngine(kTags));
   EXPECT_THAT(call_of(tags), kIsHermes);
+  EXPECT_EQ(format_of(TemplateEngine(std::string("<start_of_turn>") + kPlain)).tool_warning, "") << "prompts tell them";
   EXPECT_THAT(tags.tool_warning, HasSubstr("no form of tool calls"));
 }
 
@@ -245,7 +249,7 @@ TEST(OutputFormat, Names) {
   ASSERT_FALSE(tools.ok());
   EXPECT_EQ(tools.error().message,
             "There is no tool call parser \"pigeon\": use auto, none, hermes, llama, qwen3_coder, glm45, minimax_m2, "
-            "deepseek_v3, kimi_k2, gemma4, mistral or harmony.");
+            "deepseek_v3, kimi_k2, gemma4, lfm2, pythonic, mistral or harmony.");
   const auto reasoning = find_output_format(engine, "auto", "loud");
   ASSERT_FALSE(reasoning.ok());
   EXPECT_EQ(reasoning.error().message,
