@@ -1,6 +1,7 @@
 // A list of Python's calls, [f(s="text", n=[1, None]), g()]:
 //   <|tool_call_start|>[…]<|tool_call_end|> with text around it: LFM2 and LFM2.5 (docs.liquid.ai, "Tool use")
-//   the whole answer, perhaps in a fence: Gemma 3 (ai.google.dev, "Function calling with Gemma") and Llama 3.2
+//   the whole answer, perhaps in a fence, or lines of it: Gemma 3 (ai.google.dev, "Function calling with Gemma") and
+//   Llama 3.2
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -18,7 +19,8 @@ namespace {
 
 using State = ToolCallScanner::State;
 
-constexpr std::string_view kBegin = "<|tool_call_start|>", kEnd = "<|tool_call_end|>", kCodeFence = "```";
+constexpr std::string_view kBegin = "<|tool_call_start|>", kEnd = "<|tool_call_end|>", kCodeFence = "```",
+                           kBracket = "[";
 constexpr size_t kLongestName = 512;  // longer ones are text
 
 // Reads one growing call, f(key=value, …) or {"name": "f", "arguments": {…}}. Texts go out as they come, other values
@@ -68,7 +70,7 @@ class PythonCallScanner {
     return place_ == Place::kJson ? json_.take_arguments() : std::exchange(arguments_, {});
   }
   bool finish(TextEnd end) {
-    if (place_ == Place::kText) send_text();
+    if (place_ == Place::kText) ending_.size() < static_cast<size_t>(quotes_) ? send_text() : end_text();
     if (place_ == Place::kValue && end == TextEnd::kModel && !value_.empty()) end_value();
     return false;
   }
@@ -97,18 +99,26 @@ class PythonCallScanner {
     place_ = Place::kText;
     arguments_ += '"';
     if (c == quote_) return State::kReading;
-    if (quotes_ == 1) return text(c);
-    end_text();
-    return push(c);
+    if (quotes_ == 2) ending_ = quote_;
+    quotes_ = 1;
+    return text(c);
   }
 
+  // Templates print texts without escapes, and models copy that: a quote ends a text if a comma or the call's end
+  // follows.
   State text(char c) {
-    if (c == quote_ && !escaped_) {
-      if (++ending_ == quotes_) end_text();
+    if (ending_.size() < static_cast<size_t>(quotes_) ? c == quote_ && !escaped_ : is_json_space(c)) {
+      ending_ += c;
       return State::kReading;
     }
-    // Quotes that did not end the text.
-    for (; ending_ > 0; --ending_) add_text({'\\', quote_});
+    if (ending_.size() >= static_cast<size_t>(quotes_) && (c == ',' || c == ')')) {
+      end_text();
+      return push(c);
+    }
+    for (const char held : std::exchange(ending_, {})) {
+      add_text((held == quote_ ? "\\" : "") + std::string(1, held));
+    }
+    if (c == quote_ && !escaped_) return text(c);
     add_text(std::string(1, c));
     return State::kReading;
   }
@@ -136,7 +146,7 @@ class PythonCallScanner {
   void end_text() {
     send_text();
     arguments_ += '"';
-    ending_ = 0;
+    ending_.clear();
     place_ = Place::kAfter;
   }
 
@@ -187,7 +197,7 @@ class PythonCallScanner {
   bool announced_ = false, first_ = true;
   char quote_ = 0;            // a text's quote
   int quotes_ = 0;            // how many begin the text, and end it
-  int ending_ = 0;            // how many of the end came
+  std::string ending_;        // what may be the text's end
   std::string held_;          // a text's part with escapes, as written
   size_t behind_escape_ = 0;  // bytes since the last backslash
   bool escaped_ = false;      // the next byte is part of an escape
@@ -198,7 +208,7 @@ class PythonCallScanner {
 
 class PythonStage final : public ByteStage {
  public:
-  // bare: the list is the whole answer, and its tools are known.
+  // bare: the list begins the answer or a line, and its tools are known.
   PythonStage(bool bare, std::shared_ptr<const ToolTypes> types)
       : bare_(bare), known_(bare ? std::move(types) : nullptr), place_(bare ? Place::kList : Place::kText) {}
 
@@ -244,18 +254,19 @@ class PythonStage final : public ByteStage {
   }
 
   std::string text(char c, OutputWriter& out) {
-    const MarkerHold::Step step = bare_ ? MarkerHold::Step::kOther : begin_.push(c);
+    const MarkerHold::Step step = begin_.push(c);
     if (step == MarkerHold::Step::kHeld) return {};
     held_ = begin_.take();
-    if (step == MarkerHold::Step::kFound) {
+    const bool found = step == MarkerHold::Step::kFound;
+    if (found && (!bare_ || held_.find('\n') != std::string::npos)) {
       place_ = Place::kList;
-      bracket_ = false;
+      bracket_ = bare_;
       return {};
     }
     after_call_ = false;
     const std::string before = std::exchange(held_, {});
     out.content(before.empty() ? std::string_view(&c, 1) : before);
-    return before.empty() ? std::string() : std::string(1, c);
+    return before.empty() || found ? std::string() : std::string(1, c);
   }
 
   // Reads what may come before a call: a fence, and a bracket.
@@ -310,7 +321,7 @@ class PythonStage final : public ByteStage {
   const bool bare_;
   const std::shared_ptr<const ToolTypes> known_;
   Place place_;
-  MarkerHold begin_{kBegin}, end_{bare_ ? kCodeFence : kEnd};
+  MarkerHold begin_{bare_ ? kBracket : kBegin}, end_{bare_ ? kCodeFence : kEnd};
   std::optional<PythonCallScanner> scanner_;
   std::string held_;         // undecided text
   bool bracket_ = false;     // the list began
@@ -370,7 +381,9 @@ class PythonCalls final : public LiteralCalls {
     for (ChatMessage& message : chat.messages) {
       if (shows_calls_ || message.calls.empty()) continue;
       const std::string list = written(std::exchange(message.calls, {}));
-      message.content = (bare_ ? list : std::string(kBegin) + list + std::string(kEnd)) + message.content.value_or("");
+      const std::string said = message.content.value_or("");
+      message.content =
+          said + (bare_ ? (said.empty() ? "" : "\n") + list : std::string(kBegin) + list + std::string(kEnd));
     }
     if (!shows_tools_) tell_tools(chat);
     return AnswerFormat::render(engine, std::move(chat), cancelled);

@@ -61,6 +61,7 @@ TEST(TaggedCalls, AreReadHoweverTheTextIsCut) {
        ""},
       {"lfm2", "<|tool_call_start|>[" + kPythonF + ",\ng()", ""},
       {"pythonic", " [" + kPythonF + ",g(),]\n", ""},
+      {"pythonic", "Hm.\n\n[" + kPythonF + ", g()]", "Hm."},
       {"gemma3", "```tool_code\n[" + kPythonF + ", g()]\n```", ""},
   };
   for (const auto& [name, text, content] : cases) {
@@ -143,6 +144,7 @@ TEST(TaggedCalls, PythonBecomesJson) {
       {"code='" + wide + "\\n" + wide + "é\n', n=" + wide,
        "{\"code\": \"" + wide + "\\n" + wide + "é\\n\", \"n\": " + wide + "}"},
       {"a=Bonn am Rhein, b=g(1, 'x'), c=1e999", R"py({"a": "Bonn am Rhein", "b": "g(1, 'x')", "c": 1e999})py"},
+      {"a='it's 'so'', b = 'x' , c=''y'", R"py({"a": "it's 'so'", "b": "x", "c": "'y"})py"},
       {"a=1, b=[2}", R"py({"a": 1, "b": [2]})py"},
   };
   for (const auto& [python, json] : cases) {
@@ -176,12 +178,12 @@ TEST(TaggedCalls, PromptsHoldPythonsCallsAndTools) {
       return text.ok() ? *text : "";
     };
     EXPECT_EQ(rendered("lfm2", "{% if tools %}T{% endif %}volley_probe" + turns),
-              "Tvolley_probe[user]Hi[assistant]<|tool_call_start|>" + list +
-                  "<|tool_call_end|>So.[tool]1[tool]2[user]And?[assistant]No.");
+              "Tvolley_probe[user]Hi[assistant]So.<|tool_call_start|>" + list +
+                  "<|tool_call_end|>[tool]1[tool]2[user]And?[assistant]No.");
     const std::string told = rendered("auto", "{% if false %}<start_of_turn>{% endif %}<start_of_turn>" + turns);
     EXPECT_TRUE(told.starts_with("<start_of_turn>[user]You can call these functions:\n[{\"type\"")) << told;
-    EXPECT_TRUE(told.ends_with("name()]\n\nHi[assistant]" + list +
-                               "So.[user]```tool_output\n1\n```\n```tool_output\n2\n```\nAnd?[assistant]No."))
+    EXPECT_TRUE(told.ends_with("name()]\n\nHi[assistant]So.\n" + list +
+                               "[user]```tool_output\n1\n```\n```tool_output\n2\n```\nAnd?[assistant]No."))
         << told;
   }
 }
