@@ -69,10 +69,9 @@ class PythonCallScanner {
   std::string take_arguments() {
     return place_ == Place::kJson ? json_.take_arguments() : std::exchange(arguments_, {});
   }
-  bool finish(TextEnd end) {
+  void finish(TextEnd end) {
     if (place_ == Place::kText) ending_.size() < static_cast<size_t>(quotes_) ? send_text() : end_text();
     if (place_ == Place::kValue && end == TextEnd::kModel && !value_.empty()) end_value();
-    return false;
   }
 
  private:
@@ -214,9 +213,8 @@ class PythonStage final : public ByteStage {
 
   void finish(TextEnd end, OutputWriter& out) override {
     if (place_ == Place::kCall && scanner_->announced()) {
-      const bool whole = scanner_->finish(end);
+      scanner_->finish(end);
       out.arguments(scanner_->take_arguments());
-      if (whole) out.end_call();
       return;
     }
     std::string rest = place_ == Place::kText ? begin_.take() : place_ == Place::kEnd ? end_.take() : held_;
@@ -265,8 +263,9 @@ class PythonStage final : public ByteStage {
     }
     after_call_ = false;
     const std::string before = std::exchange(held_, {});
-    out.content(before.empty() ? std::string_view(&c, 1) : before);
-    return before.empty() || found ? std::string() : std::string(1, c);
+    const bool again = !found && !before.empty() && (is_json_space(c) || c == (bare_ ? kBracket : kBegin).front());
+    out.content(found || again ? before : before + c);
+    return again ? std::string(1, c) : std::string();
   }
 
   // Reads what may come before a call: a fence, and a bracket.
