@@ -122,7 +122,8 @@ class NamedCalls final : public LiteralCalls {
   NamedCalls(const FormatProbe& probe, const NamedForm& form)
       : LiteralCalls(probe, form.marks, form.braces ? std::optional(kBraces) : std::nullopt,
                      {form.separator, form.think.token(), form.think.end, form.braces ? kBraceQuote : form.separator}),
-        form_(form) {}
+        form_(form),
+        tells_tools_(form.marks.tail == kFence && !probe.shows_tools()) {}
 
   std::shared_ptr<const AnswerFormat> without_calls() const override {
     auto same = std::make_shared<NamedCalls>(*this);
@@ -141,6 +142,13 @@ class NamedCalls final : public LiteralCalls {
     // DeepSeek's and Kimi's templates have another name for the variable.
     const std::string thinks(variables.empty() ? "" : find_member(variables, "enable_thinking"));
     if (!form_.braces && !thinks.empty()) add_variable(variables, "thinking", thinks);
+    if (tells_tools_) {
+      const std::string arguments = R"({"parameter": "value"})", separator(form_.separator);
+      const std::string call = form_.typed ? "function" + separator + "name\n```json\n" + arguments + "\n```"
+                                           : "name" + separator + arguments;
+      const auto& [section, section_end, mark, end, tail, several, alone, lead, trail, between] = form_.marks;
+      tell_tools(chat, std::string(section).append(mark).append(call).append(end).append(section_end));
+    }
     return AnswerFormat::render(engine, std::move(chat), cancelled);
   }
   std::unique_ptr<OutputStage> stage(const OutputParser::Options& options) const override {
@@ -171,6 +179,7 @@ class NamedCalls final : public LiteralCalls {
                                         .colon = ":"};
 
   const NamedForm form_;
+  const bool tells_tools_;  // DeepSeek's templates print calls, but no tools
 };
 
 template <const NamedForm& form>
@@ -191,7 +200,8 @@ extern const AnswerFormatKind kDeepSeekFormat{{"deepseek_v3", "deepseek_v31", "d
                                                 return follows(probe.call, "<｜tool▁sep｜>", "volley_probe") ||
                                                        follows(probe.call, "<｜tool▁call▁begin｜>", "volley_probe");
                                               },
-                                              named<kDeepSeek>};
+                                              named<kDeepSeek>,
+                                              /*tells_tools=*/true};
 extern const AnswerFormatKind kKimiFormat{
     {"kimi_k2"},
     {},

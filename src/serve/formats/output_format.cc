@@ -67,8 +67,7 @@ const Kind& probe_tools(const FormatProbe& probe, OutputFormat& format) {
         "choice stay text. Calls under tool_choice \"required\" or a named tool work. --tool-call-parser sets the "
         "form.";
   }
-  if ((printed == nullptr || !printed->tells_tools) &&
-      probe.asked("", kProbeTools).find("volley_probe") == std::string::npos) {
+  if ((printed == nullptr || !printed->tells_tools) && !probe.shows_tools()) {
     format.tool_warning =
         "The chat template does not print tools, so the model does not see them. Give it a template that does.";
   }
@@ -144,6 +143,10 @@ std::optional<TokenId> FormatProbe::token(std::string_view marker) const {
 bool FormatProbe::shows(std::string_view marker) const {
   const auto id = token(marker);
   return id && engine.decode({&*id, 1}, /*skip_special_tokens=*/true) == marker;
+}
+
+bool FormatProbe::shows_tools() const {
+  return asked("", kProbeTools).find("volley_probe") != std::string::npos;
 }
 
 bool follows(std::string_view text, std::string_view first, std::string_view second) {

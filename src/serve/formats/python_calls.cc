@@ -367,7 +367,7 @@ class PythonCalls final : public LiteralCalls {
       : LiteralCalls(probe, bare ? CallMarks{} : kMarks, kStyle),
         bare_(bare),
         shows_calls_(follows(probe.call, bare ? "[" : kBegin, bare ? "volley_probe(" : "[volley_probe(")),
-        shows_tools_(probe.asked("", kProbeTools).find("volley_probe") != std::string::npos) {}
+        shows_tools_(probe.shows_tools()) {}
 
   std::shared_ptr<const AnswerFormat> without_calls() const override {
     auto same = std::make_shared<PythonCalls>(*this);
@@ -384,7 +384,10 @@ class PythonCalls final : public LiteralCalls {
       message.content =
           said + (bare_ ? (said.empty() ? "" : "\n") + list : std::string(kBegin) + list + std::string(kEnd));
     }
-    if (!shows_tools_) tell_tools(chat);
+    if (!shows_tools_) {
+      tell_results(chat);
+      tell_tools(chat, "a list of calls as Python writes them: [name(parameter=value, other=value), name()]");
+    }
     return AnswerFormat::render(engine, std::move(chat), cancelled);
   }
   bool reads_types() const override { return bare_; }  // for the tools' names
@@ -407,8 +410,8 @@ class PythonCalls final : public LiteralCalls {
       .section = kBegin, .section_end = kEnd, .call = "[", .several = true, .lead = "[", .trail = "]", .between = ", "};
   static constexpr LiteralStyle kStyle{.json = kJsonString | kJsonNumber, .prefix = {}, .comma = ", ", .colon = ": "};
 
-  // Tells tools and results to a model whose template knows neither, and where user and assistant take turns.
-  static void tell_tools(Conversation& chat) {
+  // Tells results to a model whose template lets user and assistant take turns.
+  static void tell_results(Conversation& chat) {
     std::vector<ChatMessage> messages;
     bool results = false;  // the last message has some
     for (ChatMessage& message : chat.messages) {
@@ -427,17 +430,6 @@ class PythonCalls final : public LiteralCalls {
       results = is_result || (results && messages.back().role == "user");
     }
     chat.messages = std::move(messages);
-    if (chat.tools_json.empty() || chat.messages.empty()) return;
-    const std::string tools =
-        "You can call these functions:\n" + std::exchange(chat.tools_json, {}) +
-        "\nTo call some, answer with nothing but a list of calls as Python writes them: [name(parameter=value, "
-        "other=value), name()]";
-    ChatMessage& first = chat.messages.front();
-    if (first.role == "assistant") {
-      chat.messages.insert(chat.messages.begin(), ChatMessage{"system", tools});
-    } else {
-      first.content = tools + "\n\n" + first.content.value_or("");
-    }
   }
 
   const bool bare_, shows_calls_, shows_tools_;
@@ -464,7 +456,7 @@ extern const AnswerFormatKind kPythonFormat{{"pythonic", "gemma3"},
                                             {},
                                             [](const FormatProbe& probe) {
                                               return probe.ask.find("<start_of_turn>") != std::string::npos &&
-                                                     probe.asked("", kProbeTools) == probe.ask;
+                                                     !probe.shows_tools();
                                             },
                                             python<true>,
                                             /*tells_tools=*/true};

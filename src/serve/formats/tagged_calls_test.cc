@@ -177,12 +177,20 @@ TEST(TaggedCalls, PromptsHoldPythonsCallsAndTools) {
       EXPECT_TRUE(text.ok()) << text.error().message;
       return text.ok() ? *text : "";
     };
+    const std::string deepseek = rendered(
+        "auto",
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}<｜tool▁call▁begin｜>{{ c.function.name }}"
+        "<｜tool▁sep｜>{{ c.function.arguments }}{% endfor %}{% endfor %}");
+    EXPECT_NE(deepseek.find(R"(<｜tool▁call▁begin｜>name<｜tool▁sep｜>{"parameter": "value"}<｜tool▁call▁end｜>)"),
+              std::string::npos)
+        << deepseek;
+    EXPECT_NE(deepseek.find("volley_place"), std::string::npos);
     EXPECT_EQ(rendered("lfm2", "{% if tools %}T{% endif %}volley_probe" + turns),
               "Tvolley_probe[user]Hi[assistant]So.<|tool_call_start|>" + list +
                   "<|tool_call_end|>[tool]1[tool]2[user]And?[assistant]No.");
     const std::string told = rendered("auto", "{% if false %}<start_of_turn>{% endif %}<start_of_turn>" + turns);
-    EXPECT_TRUE(told.starts_with("<start_of_turn>[user]You can call these functions:\n[{\"type\"")) << told;
-    EXPECT_TRUE(told.ends_with("name()]\n\nHi[assistant]So.\n" + list +
+    EXPECT_TRUE(told.starts_with("<start_of_turn>[system]You can call these functions:\n[{\"type\"")) << told;
+    EXPECT_TRUE(told.ends_with("name()][user]Hi[assistant]So.\n" + list +
                                "[user]```tool_output\n1\n```\n```tool_output\n2\n```\nAnd?[assistant]No."))
         << told;
   }
