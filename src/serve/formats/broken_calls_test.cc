@@ -60,7 +60,6 @@ const std::vector<Format>& formats() {
       {"MiniMax", "minimax_m2", "<minimax:tool_call>\n<invoke name=\"f\">\n", "</invoke>\n</minimax:tool_call>",
        "<parameter name=\"", "\">", "</parameter>\n"},
       {"LFM2", "lfm2", "<|tool_call_start|>[f(", ")]<|tool_call_end|>", " ", "=", ",", "'"},
-      {"Python", "pythonic", "[f(", ")]", " ", "=", ",", "'"},
       {"Coder", "qwen3_coder", "<tool_call>\n<function=f>\n", "</function>\n</tool_call>", "<parameter=", ">\n",
        "\n</parameter>\n"},
   };
