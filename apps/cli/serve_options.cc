@@ -71,7 +71,7 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
       ->check(not_empty());
   app->add_option("--tool-call-parser", server.tool_call_parser,
                   "how the model writes tool calls: auto (its chat template says), none, hermes, llama, qwen3_coder, "
-                  "glm45, minimax_m2, deepseek_v3, kimi_k2, gemma4, mistral or harmony [auto]")
+                  "glm45, minimax_m2, deepseek_v3, kimi_k2, gemma4, lfm2, pythonic, mistral or harmony [auto]")
       ->check(not_empty());
   app->add_flag("--open-json-objects", server.open_json_objects,
                 "objects of JSON schemas may have more properties than they name, unless the schema forbids it");

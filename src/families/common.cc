@@ -111,6 +111,15 @@ Result<TargetConfig> read_text_part(const ConfigFields& config, const ReadText& 
   return target;
 }
 
+Result<TargetConfig> read_translated(const ConfigFields& stated, const nlohmann::json& fields, const ReadText& read) {
+  const ConfigFields text(fields, stated.where());
+  VOLLEY_ASSIGN(TargetConfig target, read(text));
+  for (const char* outer : {"architectures", "model_type", "quantization_config", "eos_token_id"}) text.has(outer);
+  VOLLEY_RETURN_IF_ERROR(text.refuse_unread());
+  stated.take_all();
+  return target;
+}
+
 Status read_beside_text(const ConfigFields& config, const ConfigFields& text, std::initializer_list<const char*> unread,
                         TargetConfig& target) {
   VOLLEY_ASSIGN(target.eos_ids, read_eos_ids(text, target.decoder.vocab));  // unless the outer object has some

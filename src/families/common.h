@@ -13,6 +13,7 @@ inline constexpr int32_t kMaxWidth = 1 << 20;
 inline constexpr int32_t kMaxLayers = 1 << 12;
 // Bounds a sliding window, which is added to positions.
 inline constexpr int32_t kMaxWindow = 1 << 24;
+inline constexpr NumberRange kFactor = {.min = 0, .max = 1e6, .min_excluded = true};
 
 // A decoder of equal layers with grouped-query attention and a dense gated network: sizes, heads, norm, rotary
 // embedding and ties. Every layer is full and causal, without norms of heads and biases; a family sets its own
@@ -38,6 +39,9 @@ Status check_head_dim(const ConfigFields& config, const char* key, int32_t head_
 // rows may bring vectors for some layers (DeepStack). Without that object all of the file is the decoder.
 using ReadText = std::function<Result<TargetConfig>(const ConfigFields& text)>;
 Result<TargetConfig> read_text_part(const ConfigFields& config, const ReadText& read);
+
+// Reads a decoder whose fields, as `stated` says them, were put into the words of other families.
+Result<TargetConfig> read_translated(const ConfigFields& stated, const nlohmann::json& fields, const ReadText& read);
 
 // Reads Decoder::tower from that file, or says in `target` why it is not built.
 void read_tower(const ConfigFields& config, const ConfigFields& vision, TargetConfig& target);

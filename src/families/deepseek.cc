@@ -10,7 +10,6 @@ namespace volley::families {
 namespace {
 
 constexpr int32_t kMostShared = 64;
-constexpr NumberRange kFactor = {.min = 0, .max = 1e6, .min_excluded = true};
 
 // YaRN as DeepSeek has it scales the scores, too.
 float score_scale(int32_t query, const model::RopeSpec& rope) {

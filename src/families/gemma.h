@@ -14,9 +14,12 @@ inline const weights::NameRules::Alias kGemmaNorms[] = {{"post_attention_layerno
                                                         {"post_self_attn_layernorm.", "post_attention_layernorm."},
                                                         {"post_mlp_layernorm.", "post_feedforward_layernorm."}};
 
-// Gives the activation the name that other families have, and lists the kinds of layers where the file does not: every
-// sixth one, or as it says, is full.
-void use_usual_words(nlohmann::json& fields);
+// The fields with transformers' defaults, `defaults` first. The activation has the name that other families give it,
+// and the kinds of layers are listed where the file does not: every sixth one, or as it says, is full.
+nlohmann::json in_gemmas_words(const nlohmann::json& stated, const nlohmann::json& defaults);
+
+// read_dense() with GELU, norms of heads and after both blocks, windows, a scaled embedding and a cap of logits.
+Result<DenseConfig> read_gemma_dense(const ConfigFields& config, const std::string& family);
 
 // Reads a decoder that may lie in "text_config", beside vision and sound, which are left out. translate: its fields
 // with defaults, in the words of other families. read_text: the decoder of these.

@@ -12,26 +12,10 @@
 namespace volley::families {
 namespace {
 
-constexpr NumberRange kPositive = {.min = 0, .max = 1e6, .min_excluded = true};
-// transformers' defaults for fields that published files leave out.
-nlohmann::json with_defaults(const nlohmann::json& stated) {
-  nlohmann::json all = {{"vocab_size", 262208},
-                        {"num_attention_heads", 8},
-                        {"num_key_value_heads", 4},
-                        {"head_dim", 256},
-                        {"hidden_activation", "gelu_pytorch_tanh"},
-                        {"max_position_embeddings", 131072},
-                        {"query_pre_attn_scalar", 256},
-                        {"sliding_window", 4096},
-                        {"tie_word_embeddings", true}};
-  all.update(stated);
-  return all;
-}
-
 // Translates the fields into those of other families, among them the rotary embedding of full-attention layers.
 nlohmann::json in_usual_words(const nlohmann::json& stated) {
-  nlohmann::json fields = with_defaults(stated);
-  use_usual_words(fields);
+  nlohmann::json fields =
+      in_gemmas_words(stated, {{"vocab_size", 262208}, {"query_pre_attn_scalar", 256}, {"sliding_window", 4096}});
   nlohmann::json& rope = fields["rope_parameters"];  // transformers 5 has one for each kind of layer
   if (rope.is_object() && rope.contains(kFull)) {
     fields["windowed_rope_parameters"] = rope.value(kWindowed, nlohmann::json::object());
@@ -57,31 +41,30 @@ Result<model::RopeSpec> read_windowed_rope(const ConfigFields& config, int32_t h
 }
 
 Result<TargetConfig> read_text(const ConfigFields& config) {
-  DenseRules rules;
-  rules.activation = "gelu_pytorch_tanh";
-  VOLLEY_ASSIGN(DenseConfig dense, read_dense(config, "gemma3", rules));
+  VOLLEY_ASSIGN(DenseConfig dense, read_gemma_dense(config, "gemma3"));
   model::Decoder& decoder = dense.decoder;
-  VOLLEY_RETURN_IF_ERROR(read_attention_bias(config, decoder.layers));
-  VOLLEY_RETURN_IF_ERROR(read_head_norms(config, decoder.layers));
-  VOLLEY_RETURN_IF_ERROR(read_windows(config, decoder.layers));
   VOLLEY_ASSIGN(decoder.ropes.emplace_back(), read_windowed_rope(config, attention_of(decoder.layers[0]).head_dim));
-  VOLLEY_ASSIGN(const double scalar, config.number("query_pre_attn_scalar", kPositive));
-  VOLLEY_ASSIGN(const double cap, config.number("final_logit_softcapping", {.min = 0, .max = 1e6}, 0.0));
+  VOLLEY_ASSIGN(const double scalar, config.number("query_pre_attn_scalar", kFactor));
   decoder.norms_above_one = true;
-  decoder.embedding_scale = std::sqrt(static_cast<float>(decoder.hidden));
-  decoder.logits_end.cap = static_cast<float>(cap);
   for (model::Layer& layer : decoder.layers) {
     model::Attention& attention = attention_of(layer);
     attention.scale = static_cast<float>(1 / std::sqrt(scalar));
     attention.rope = attention.window > 0 ? 1 : 0;
-    layer.mixer_end.norm = layer.ffn_end.norm = true;
   }
   return target_of(std::move(dense));
 }
 
 }  // namespace
 
-void use_usual_words(nlohmann::json& fields) {
+nlohmann::json in_gemmas_words(const nlohmann::json& stated, const nlohmann::json& defaults) {
+  nlohmann::json fields = {{"num_attention_heads", 8},
+                           {"num_key_value_heads", 4},
+                           {"head_dim", 256},
+                           {"hidden_activation", "gelu_pytorch_tanh"},
+                           {"max_position_embeddings", 131072},
+                           {"tie_word_embeddings", true}};
+  fields.update(defaults);
+  fields.update(stated);
   fields["hidden_act"] = fields["hidden_activation"];
   fields.erase("hidden_activation");
   if (!fields.contains("layer_types") || fields["layer_types"].is_null()) {
@@ -96,17 +79,29 @@ void use_usual_words(nlohmann::json& fields) {
     }
   }
   fields.erase("sliding_window_pattern");
+  return fields;
+}
+
+Result<DenseConfig> read_gemma_dense(const ConfigFields& config, const std::string& family) {
+  DenseRules rules;
+  rules.activation = "gelu_pytorch_tanh";
+  VOLLEY_ASSIGN(DenseConfig dense, read_dense(config, family, rules));
+  model::Decoder& decoder = dense.decoder;
+  VOLLEY_RETURN_IF_ERROR(read_attention_bias(config, decoder.layers));
+  VOLLEY_RETURN_IF_ERROR(read_head_norms(config, decoder.layers));
+  VOLLEY_RETURN_IF_ERROR(read_windows(config, decoder.layers));
+  VOLLEY_ASSIGN(const double cap, config.number("final_logit_softcapping", {.min = 0, .max = 1e6}, 0.0));
+  decoder.embedding_scale = std::sqrt(static_cast<float>(decoder.hidden));
+  decoder.logits_end.cap = static_cast<float>(cap);
+  for (model::Layer& layer : decoder.layers) layer.mixer_end.norm = layer.ffn_end.norm = true;
+  return dense;
 }
 
 Result<TargetConfig> read_gemma(const ConfigFields& config, nlohmann::json (*translate)(const nlohmann::json&),
                                 Result<TargetConfig> (*read_text)(const ConfigFields&)) {
   VOLLEY_ASSIGN(const std::optional<ConfigFields> inner, config.object("text_config"));
   const ConfigFields& stated = inner ? *inner : config;
-  const nlohmann::json fields = translate(stated.json());
-  const ConfigFields text(fields, stated.where());
-  VOLLEY_ASSIGN(TargetConfig target, read_text(text));
-  VOLLEY_RETURN_IF_ERROR(text.refuse_unread());
-  stated.take_all();
+  VOLLEY_ASSIGN(TargetConfig target, read_translated(stated, translate(stated.json()), read_text));
   weights::NameRules& names = target.names;
   for (const weights::NameRules::Alias& alias : kGemmaNorms) names.inner.push_back(alias);
   if (!inner) return target;

@@ -1,7 +1,6 @@
 // Gemma 4, text only: Gemma 3's layers, but full-attention layers have wider heads, whose V may be K's projection and
 // which turn in part, V is normed, and each layer ends in a factor. Some sizes have experts beside the dense network.
 #include <algorithm>
-#include <cmath>
 
 #include "families/common.h"
 #include "families/gemma.h"
@@ -14,17 +13,11 @@ namespace {
 // transformers' defaults for fields that files may leave out. Encoder-free models ("unified") have others.
 nlohmann::json with_gemma4_defaults(const nlohmann::json& stated) {
   const bool unified = stated.value("model_type", nlohmann::json()) == "gemma4_unified_text";
-  nlohmann::json all = {{"vocab_size", 262144},
-                        {"num_attention_heads", 8},
-                        {"num_key_value_heads", 4},
-                        {"head_dim", 256},
-                        {"global_head_dim", 512},
-                        {"hidden_activation", "gelu_pytorch_tanh"},
-                        {"max_position_embeddings", unified ? 262144 : 131072},
-                        {"hidden_size_per_layer_input", unified ? 0 : 256},
-                        {"sliding_window", unified ? 1024 : 512},
-                        {"tie_word_embeddings", true}};
-  all.update(stated);
+  nlohmann::json all = in_gemmas_words(stated, {{"vocab_size", 262144},
+                                                {"global_head_dim", 512},
+                                                {"max_position_embeddings", unified ? 262144 : 131072},
+                                                {"hidden_size_per_layer_input", unified ? 0 : 256},
+                                                {"sliding_window", unified ? 1024 : 512}});
   if (const auto rope = all.find("rope_parameters"); rope == all.end() || rope->is_null()) {
     all["rope_parameters"] = {
         {kWindowed, {{"rope_theta", 1e4}}},
@@ -110,7 +103,6 @@ Result<TargetConfig> read_gemma4_text(const ConfigFields& config) {
 // Each kind of layer has a rotary embedding of its own.
 nlohmann::json in_gemma4_words(const nlohmann::json& stated) {
   nlohmann::json fields = with_gemma4_defaults(stated);
-  use_usual_words(fields);
   nlohmann::json& types = fields["layer_types"];
   if (types.is_array() && !types.empty()) types.back() = kFull;  // whatever the file says, as in transformers
   nlohmann::json& rope = fields["rope_parameters"];
@@ -126,21 +118,11 @@ nlohmann::json in_gemma4_words(const nlohmann::json& stated) {
 
 Result<DenseConfig> read_gemma4_dense(const ConfigFields& config) {
   VOLLEY_RETURN_IF_ERROR(refuse_small_models(config));
-  DenseRules rules;
-  rules.activation = "gelu_pytorch_tanh";
-  VOLLEY_ASSIGN(DenseConfig dense, read_dense(config, "gemma4", rules));
-  model::Decoder& decoder = dense.decoder;
-  VOLLEY_RETURN_IF_ERROR(read_attention_bias(config, decoder.layers));
-  VOLLEY_RETURN_IF_ERROR(read_head_norms(config, decoder.layers));
-  VOLLEY_RETURN_IF_ERROR(read_windows(config, decoder.layers));
+  VOLLEY_ASSIGN(DenseConfig dense, read_gemma_dense(config, "gemma4"));
   VOLLEY_RETURN_IF_ERROR(read_wide_heads(config, dense));
-  VOLLEY_ASSIGN(const double cap, config.number("final_logit_softcapping", {.min = 0, .max = 1e6}, 0.0));
-  decoder.embedding_scale = std::sqrt(static_cast<float>(decoder.hidden));
-  decoder.logits_end.cap = static_cast<float>(cap);
-  for (model::Layer& layer : decoder.layers) {
+  for (model::Layer& layer : dense.decoder.layers) {
     attention_of(layer).scale = 1;
-    attention_of(layer).v_norm = true;
-    layer.mixer_end.norm = layer.ffn_end.norm = layer.ffn_end.factor = true;
+    attention_of(layer).v_norm = layer.ffn_end.factor = true;
   }
   return dense;
 }

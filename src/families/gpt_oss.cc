@@ -52,10 +52,8 @@ Result<model::Experts> read_own_experts(const ConfigFields& config) {
   VOLLEY_ASSIGN(model::Experts experts, read_experts(config, true, inner));
   VOLLEY_ASSIGN(const int32_t top_k, config.integer("experts_per_token", 1, kMaxWidth, experts.router.top_k));
   if (top_k != experts.router.top_k) return config.wrong("experts_per_token", "contradicts \"num_experts_per_tok\"");
-  VOLLEY_ASSIGN(const double limit,
-                config.number("swiglu_limit", {.min = 0, .max = 1e6, .min_excluded = true}, kLimit));
-  VOLLEY_ASSIGN(const double alpha,
-                config.number("swiglu_alpha", {.min = 0, .max = 1e6, .min_excluded = true}, kAlpha));
+  VOLLEY_ASSIGN(const double limit, config.number("swiglu_limit", kFactor, kLimit));
+  VOLLEY_ASSIGN(const double alpha, config.number("swiglu_alpha", kFactor, kAlpha));
   experts.bias = true;
   // The field is not the makers': it says that the files hold gate and up apart, as GGUF files do.
   VOLLEY_ASSIGN(experts.interleaved, config.boolean("interleaved_experts", true));

@@ -5,7 +5,6 @@
 namespace volley::families {
 
 Result<TargetConfig> read_granite(const ConfigFields& config) {
-  constexpr NumberRange kFactor = {.min = 0, .max = 1e6, .min_excluded = true};
   VOLLEY_ASSIGN(DenseConfig dense, read_dense(config, "granite"));
   model::Decoder& decoder = dense.decoder;
   VOLLEY_RETURN_IF_ERROR(read_attention_bias(config, decoder.layers));

@@ -17,8 +17,7 @@ constexpr const char *kConvLayer = "conv", *kFullLayer = "full_attention";
 Status adjust_lfm2_inner(const ConfigFields& config, nlohmann::json& fields) {
   VOLLEY_ASSIGN(const int32_t stated, config.integer("intermediate_size", 1, kMaxWidth));
   VOLLEY_ASSIGN(const bool adjusts, config.boolean("block_auto_adjust_ff_dim", true));
-  VOLLEY_ASSIGN(const double factor,
-                config.number("block_ffn_dim_multiplier", {.min = 0, .max = 1e3, .min_excluded = true}, 1.0));
+  VOLLEY_ASSIGN(const double factor, config.number("block_ffn_dim_multiplier", kFactor, 1.0));
   VOLLEY_ASSIGN(const int32_t multiple, config.integer("block_multiple_of", 1, kMaxWidth, 256));
   if (!adjusts) return {};
   const auto width = static_cast<int64_t>(factor * static_cast<double>(int64_t{2} * stated / 3));
@@ -72,8 +71,7 @@ Status read_lfm2_mixers(const ConfigFields& config, std::vector<model::Layer>& l
 
 Result<model::Experts> read_lfm2_experts(const ConfigFields& config) {
   VOLLEY_ASSIGN(model::Experts experts, read_experts(config, true));
-  VOLLEY_ASSIGN(const double scaling,
-                config.number("routed_scaling_factor", {.min = 0, .max = 1e6, .min_excluded = true}, 1.0));
+  VOLLEY_ASSIGN(const double scaling, config.number("routed_scaling_factor", kFactor, 1.0));
   VOLLEY_ASSIGN(experts.choice_bias, config.boolean("use_expert_bias", true));
   experts.router.score = ops::RouterScore::kSigmoid;
   experts.router.sum_floor = kLfm2SumFloor;
@@ -123,12 +121,8 @@ Result<TargetConfig> read_lfm2_config(const ConfigFields& config, const std::str
       fields.erase(used);
     }
   }
-  const ConfigFields text(fields, config.where());
-  VOLLEY_ASSIGN(TargetConfig target, read_lfm2_text(text, family, has_experts));
-  for (const char* outer : {"quantization_config", "eos_token_id"}) text.has(outer);
-  VOLLEY_RETURN_IF_ERROR(text.refuse_unread());
-  config.take_all();
-  return target;
+  return read_translated(config, fields,
+                         [&](const ConfigFields& text) { return read_lfm2_text(text, family, has_experts); });
 }
 
 }  // namespace

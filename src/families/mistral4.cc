@@ -47,11 +47,7 @@ Result<TargetConfig> read_mistral4(const ConfigFields& config) {
     }
   }
   if (number_of(fields, "head_dim") == rope + nope) fields.erase("head_dim");
-  const ConfigFields text(fields, stated.where());
-  VOLLEY_ASSIGN(TargetConfig target, read_text(text));
-  for (const char* outer : {"architectures", "model_type", "quantization_config", "eos_token_id"}) text.has(outer);
-  VOLLEY_RETURN_IF_ERROR(text.refuse_unread());
-  stated.take_all();
+  VOLLEY_ASSIGN(TargetConfig target, read_translated(stated, fields, read_text));
   if (inner) {
     VOLLEY_RETURN_IF_ERROR(
         read_beside_text(config, stated,

@@ -37,12 +37,7 @@ Result<TargetConfig> read_sparse_decoder(const ConfigFields& config, const std::
 Result<TargetConfig> read_sparse_latent(const ConfigFields& config, const std::string& family) {
   nlohmann::json fields = config.json();
   fields.erase("head_dim");
-  const ConfigFields text(fields, config.where());
-  VOLLEY_ASSIGN(TargetConfig target, read_sparse_decoder(text, family));
-  for (const char* outer : {"quantization_config", "eos_token_id"}) text.has(outer);
-  VOLLEY_RETURN_IF_ERROR(text.refuse_unread());
-  config.take_all();
-  return target;
+  return read_translated(config, fields, [&](const ConfigFields& text) { return read_sparse_decoder(text, family); });
 }
 
 }  // namespace

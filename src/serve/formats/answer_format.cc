@@ -21,6 +21,18 @@ void add_variable(std::string& kwargs_json, std::string_view name, const std::st
   kwargs_json = "{" + json_quote(name) + ": " + value + (rest.starts_with('}') ? "" : ", ") + rest;
 }
 
+void tell_tools(Conversation& chat, std::string_view form) {
+  if (chat.tools_json.empty()) return;
+  const std::string tools = "You can call these functions:\n" + std::exchange(chat.tools_json, {}) +
+                            "\nTo call some, answer with nothing but this: " + std::string(form);
+  std::vector<ChatMessage>& messages = chat.messages;
+  if (!messages.empty() && (messages[0].role == "system" || messages[0].role == "developer")) {
+    messages[0].content = messages[0].content.value_or("") + "\n\n" + tools;
+  } else {
+    messages.insert(messages.begin(), ChatMessage{"system", tools});
+  }
+}
+
 Result<std::string> AnswerFormat::render(const Engine& engine, Conversation chat,
                                          const std::atomic<bool>* cancelled) const {
   // Only Harmony knows the role "developer". Elsewhere the system speaks, as in OpenAI's earlier models.

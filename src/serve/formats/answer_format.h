@@ -124,6 +124,7 @@ struct FormatProbe {
   std::string asked(const char* kwargs, const char* tools = "") const;
   std::optional<TokenId> token(std::string_view marker) const;  // the token that is exactly the marker
   bool shows(std::string_view marker) const;                    // it is one token, and visible in text
+  bool shows_tools() const;                                     // the template prints them
 
   const Engine& engine;
   const std::string ask;   // asked() without arguments
@@ -138,6 +139,10 @@ bool follows(std::string_view text, std::string_view first, std::string_view sec
 // Adds a variable of the chat template, unless the client set it. value: JSON. kwargs_json may be empty.
 void add_variable(std::string& kwargs_json, std::string_view name, const std::string& value);
 
+// Tells the chat's tools in a message of the system, for a template that does not print them. form: how the model
+// writes calls, with "name" and "parameter" in their places.
+void tell_tools(Conversation& chat, std::string_view form);
+
 // A row of the table: a format before it is made.
 struct AnswerFormatKind {
   std::array<std::string_view, 4> names;            // for --tool-call-parser, its own name first
@@ -145,6 +150,7 @@ struct AnswerFormatKind {
   bool (*is_printed)(const FormatProbe&);           // the chat template writes calls or answers in this form
   // kFailedPrecondition: the vocabulary lacks a token that the form needs.
   Result<std::shared_ptr<const AnswerFormat>> (*make)(const FormatProbe&);
+  bool tells_tools = false;  // prompts have the tools even if the chat template does not show them
 
   bool tells_thoughts() const { return !reasoning_names[0].empty(); }
 };

@@ -30,12 +30,17 @@ struct Format {
   std::string before, after;  // around the arguments of a call of f
   // Around a key and its value, where these are no JSON.
   std::string key = {}, value = {}, value_end = {};
+  std::string quote = {};  // around the text s
 
   bool is_json() const { return key.empty(); }
   bool is_coder() const { return parser == std::string_view("qwen3_coder"); }
   bool is_harmony() const { return parser == std::string_view("harmony"); }
-  std::string open(const std::string& name, const std::string& text) const { return key + name + value + text; }
-  std::string parameter(const std::string& name, const std::string& text) const { return open(name, text) + value_end; }
+  std::string open(const std::string& name, const std::string& text) const {
+    return key + name + value + (name == "s" ? quote : "") + text;
+  }
+  std::string parameter(const std::string& name, const std::string& text) const {
+    return open(name, text) + (name == "s" ? quote : "") + value_end;
+  }
 };
 
 const std::vector<Format>& formats() {
@@ -54,6 +59,7 @@ const std::vector<Format>& formats() {
       {"GLM", "glm45", "<tool_call>f\n", "</tool_call>", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"},
       {"MiniMax", "minimax_m2", "<minimax:tool_call>\n<invoke name=\"f\">\n", "</invoke>\n</minimax:tool_call>",
        "<parameter name=\"", "\">", "</parameter>\n"},
+      {"LFM2", "lfm2", "<|tool_call_start|>[f(", ")]<|tool_call_end|>", " ", "=", ",", "'"},
       {"Coder", "qwen3_coder", "<tool_call>\n<function=f>\n", "</function>\n</tool_call>", "<parameter=", ">\n",
        "\n</parameter>\n"},
   };

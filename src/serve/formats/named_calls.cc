@@ -117,12 +117,13 @@ class NamedCallScanner {
   BraceArguments braces_;
 };
 
-class NamedCalls final : public TaggedCalls {
+class NamedCalls final : public LiteralCalls {
  public:
   NamedCalls(const FormatProbe& probe, const NamedForm& form)
-      : TaggedCalls(probe, form.marks,
-                    {form.separator, form.think.token(), form.think.end, form.braces ? kBraceQuote : form.separator}),
-        form_(form) {}
+      : LiteralCalls(probe, form.marks, form.braces ? std::optional(kBraces) : std::nullopt,
+                     {form.separator, form.think.token(), form.think.end, form.braces ? kBraceQuote : form.separator}),
+        form_(form),
+        tells_tools_(form.marks.tail == kFence && !probe.shows_tools()) {}
 
   std::shared_ptr<const AnswerFormat> without_calls() const override {
     auto same = std::make_shared<NamedCalls>(*this);
@@ -141,6 +142,13 @@ class NamedCalls final : public TaggedCalls {
     // DeepSeek's and Kimi's templates have another name for the variable.
     const std::string thinks(variables.empty() ? "" : find_member(variables, "enable_thinking"));
     if (!form_.braces && !thinks.empty()) add_variable(variables, "thinking", thinks);
+    if (tells_tools_) {
+      const std::string arguments = R"({"parameter": "value"})", separator(form_.separator);
+      const std::string call = form_.typed ? "function" + separator + "name\n```json\n" + arguments + "\n```"
+                                           : "name" + separator + arguments;
+      const auto& [section, section_end, mark, end, tail, several, alone, lead, trail, between] = form_.marks;
+      tell_tools(chat, std::string(section).append(mark).append(call).append(end).append(section_end));
+    }
     return AnswerFormat::render(engine, std::move(chat), cancelled);
   }
   std::unique_ptr<OutputStage> stage(const OutputParser::Options& options) const override {
@@ -149,17 +157,6 @@ class NamedCalls final : public TaggedCalls {
   }
 
   bool writes_bare_text() const override { return form_.braces; }
-  std::string calls_rule(CallGrammar& grammar, bool free) const override {
-    if (form_.braces) {
-      grammar.rules += "quoted: " + spelt({kBraceQuote}) + "quoted_text\n";
-      grammar.rules += ends_text("quoted_text", kAnyText, kBraceQuote);
-      grammar.rules += "any: quoted | scalar | members | \"[\" (any (\",\" any)*)? \"]\"\n";
-      grammar.rules += "members: \"{\" (member (\",\" member)*)? \"}\"\n";
-      grammar.rules += "member: /[^{}\\[\\],:<\"]+/ \":\" any\n";
-      grammar.rules += "scalar: %json {\"type\": [\"number\", \"boolean\", \"null\"]}\n";
-    }
-    return TaggedCalls::calls_rule(grammar, free);
-  }
 
   std::string call_rule(const Tool& tool, const std::string& arguments) const override {
     const auto& [section, section_end, mark, end, tail, several, alone, lead, trail, between] = form_.marks;
@@ -174,103 +171,15 @@ class NamedCalls final : public TaggedCalls {
     return spelt({mark, tool.name, form_.separator}) + arguments + " " + spelt({end});
   }
 
-  void add_tool(CallGrammar& grammar, const Tool& tool, const std::string& index) const override {
-    if (!form_.braces) return AnswerFormat::add_tool(grammar, tool, index);
-    const std::string rule = "arguments_" + index;
-    grammar.rules += "tool_" + index + ": " + spelt({form_.prefix, tool.name}) + rule + "\n";
-    add_members(grammar, tool, tool.parameters_json, rule, 0);
-  }
-
  private:
-  static constexpr int kDeepest = 8;  // values deeper inside a schema are free, because schemas may be recursive
-
-  // Adds the rule for an object of the schema.
-  void add_members(CallGrammar& grammar, const Tool& tool, const std::string& schema, const std::string& rule,
-                   int depth) const {
-    std::string objects;
-    int number = 0;
-    for (const ToolParameters& signature : tool_signatures(schema)) {
-      objects += objects.empty() ? "" : " | ";
-      if (signature.any_other) {
-        objects += "members";
-        continue;
-      }
-      const std::string prefix = rule + "_" + std::to_string(number++) + "_";
-      const size_t count = signature.listed.size();
-      // Rule N has what follows member N - 1; `first` has what may come first.
-      std::string first;
-      bool may_be_first = true;
-      for (size_t i = 0; i < count; ++i) {
-        const ToolParameter& parameter = signature.listed[i];
-        const std::string member = prefix + std::to_string(i), more = prefix + "behind_";
-        const std::string comma = i == 0 ? "" : "\",\" " + member;
-        add_member(grammar, tool, parameter, member, depth);
-        const std::string next = i + 1 < count ? " " + more + std::to_string(i + 1) : "";
-        if (i > 0) {
-          grammar.rules +=
-              more + std::to_string(i) + ": " + (parameter.required ? comma : "(" + comma + ")?") + next + "\n";
-        }
-        if (may_be_first) first += (first.empty() ? "" : " | ") + member + next;
-        may_be_first = may_be_first && !parameter.required;
-      }
-      objects += "\"{\" " + (first.empty() ? "" : "(" + first + ")" + (may_be_first ? "? " : " ")) + "\"}\"";
-    }
-    grammar.rules += rule + ": " + objects + "\n";
-  }
-
-  void add_member(CallGrammar& grammar, const Tool& tool, const ToolParameter& parameter, const std::string& rule,
-                  int depth) const {
-    grammar.rules += rule + ": " + spelt({parameter.name, ":"}) + "value_" + rule + "\n";
-    if (tool.input && depth == 0) {
-      grammar.rules += "value_" + rule + ": " + spelt({kBraceQuote}) + "input_" + rule + "\n" +
-                       input_rule("input_" + rule, *tool.input, "", kBraceQuote);
-    } else {
-      add_value(grammar, tool, parameter, "value_" + rule, depth);
-    }
-  }
-
-  void add_value(CallGrammar& grammar, const Tool& tool, const ToolParameter& parameter, const std::string& rule,
-                 int depth) const {
-    static constexpr unsigned kScalars = kJsonNumber | kJsonBoolean | kJsonNull;
-    const std::string schema = with_definitions(parameter.schema_json, tool.parameters_json);
-    const unsigned types = depth > kDeepest ? unsigned{kNoJsonType} : parameter.types;
-    std::string values;
-    const auto add = [&](const std::string& value) { values += (values.empty() ? "" : " | ") + value; };
-    for (const std::string& text : parameter.texts) add(spelt({kBraceQuote, text, kBraceQuote}));
-    if ((types & kJsonString) != 0 && parameter.texts.empty()) add("quoted");
-    if ((types & kScalars) != 0) {
-      add("scalar_" + rule);
-      const bool only = (types & ~kScalars) == 0;
-      grammar.rules += "scalar_" + rule + ": %json " +
-                       (only ? grammar.schema(schema, tool, "the parameter " + json_quote(parameter.name), "{}")
-                             : scalar_schema(types)) +
-                       "\n";
-    }
-    if ((types & kJsonObject) != 0) {
-      add("object_" + rule);
-      add_members(grammar, tool, schema, "object_" + rule, depth + 1);
-    }
-    if ((types & kJsonArray) != 0) {
-      const std::string item = "item_" + rule;
-      add("\"[\" (" + item + " (\",\" " + item + ")*)? \"]\"");
-      const std::string_view items = find_member(schema, "items");
-      const std::string holder = with_definitions(
-          R"({"properties": {"item": )" + std::string(items.empty() ? "true" : items) + "}}", tool.parameters_json);
-      add_value(grammar, tool, tool_signatures(holder).front().listed.front(), item, depth + 1);
-    }
-    grammar.rules += rule + ": " + (values.empty() ? "any" : values) + "\n";
-  }
-
-  static std::string scalar_schema(unsigned types) {
-    std::string names;
-    for (const auto& [type, name] :
-         {std::pair{kJsonNumber, "number"}, {kJsonBoolean, "boolean"}, {kJsonNull, "null"}}) {
-      if ((types & type) != 0) names += std::string(names.empty() ? "\"" : ", \"") + name + "\"";
-    }
-    return R"({"type": [)" + names + "]}";
-  }
+  static constexpr LiteralStyle kBraces{.json = kJsonNumber | kJsonBoolean | kJsonNull,
+                                        .prefix = "call:",
+                                        .quote = kBraceQuote,
+                                        .comma = ",",
+                                        .colon = ":"};
 
   const NamedForm form_;
+  const bool tells_tools_;  // DeepSeek's templates print calls, but no tools
 };
 
 template <const NamedForm& form>
@@ -291,7 +200,8 @@ extern const AnswerFormatKind kDeepSeekFormat{{"deepseek_v3", "deepseek_v31", "d
                                                 return follows(probe.call, "<｜tool▁sep｜>", "volley_probe") ||
                                                        follows(probe.call, "<｜tool▁call▁begin｜>", "volley_probe");
                                               },
-                                              named<kDeepSeek>};
+                                              named<kDeepSeek>,
+                                              /*tells_tools=*/true};
 extern const AnswerFormatKind kKimiFormat{
     {"kimi_k2"},
     {},

@@ -11,15 +11,16 @@ namespace volley::serve {
 
 // Each is defined in the file of its class.
 extern const AnswerFormatKind kHermesFormat, kLlamaFormat, kQwenCoderFormat, kGlmFormat, kMiniMaxFormat,
-    kDeepSeekFormat, kKimiFormat, kGemmaFormat, kMistralFormat, kHarmonyFormat;
+    kDeepSeekFormat, kKimiFormat, kGemmaFormat, kLfmFormat, kPythonFormat, kMistralFormat, kHarmonyFormat;
 
 namespace {
 
 using Kind = AnswerFormatKind;
 
 // Errors list them in this order. If a template shows several, the last one counts.
-constexpr const Kind* kKinds[] = {&kHermesFormat,   &kLlamaFormat, &kQwenCoderFormat, &kGlmFormat,     &kMiniMaxFormat,
-                                  &kDeepSeekFormat, &kKimiFormat,  &kGemmaFormat,     &kMistralFormat, &kHarmonyFormat};
+constexpr const Kind* kKinds[] = {&kHermesFormat,  &kLlamaFormat,    &kQwenCoderFormat, &kGlmFormat,
+                                  &kMiniMaxFormat, &kDeepSeekFormat, &kKimiFormat,      &kGemmaFormat,
+                                  &kLfmFormat,     &kPythonFormat,   &kMistralFormat,   &kHarmonyFormat};
 
 constexpr std::string_view kAuto = "auto";
 constexpr std::string_view kNone = "none";
@@ -66,7 +67,7 @@ const Kind& probe_tools(const FormatProbe& probe, OutputFormat& format) {
         "choice stay text. Calls under tool_choice \"required\" or a named tool work. --tool-call-parser sets the "
         "form.";
   }
-  if (probe.asked("", kProbeTools).find("volley_probe") == std::string::npos) {
+  if ((printed == nullptr || !printed->tells_tools) && !probe.shows_tools()) {
     format.tool_warning =
         "The chat template does not print tools, so the model does not see them. Give it a template that does.";
   }
@@ -142,6 +143,10 @@ std::optional<TokenId> FormatProbe::token(std::string_view marker) const {
 bool FormatProbe::shows(std::string_view marker) const {
   const auto id = token(marker);
   return id && engine.decode({&*id, 1}, /*skip_special_tokens=*/true) == marker;
+}
+
+bool FormatProbe::shows_tools() const {
+  return asked("", kProbeTools).find("volley_probe") != std::string::npos;
 }
 
 bool follows(std::string_view text, std::string_view first, std::string_view second) {

@@ -3,8 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
 #include "serve/formats/call_grammar.h"
 #include "serve/formats/template_engine_for_test.h"
+#include "serve/formats/tool_parameters.h"
 
 namespace volley::serve {
 namespace {
@@ -173,6 +179,9 @@ TEST(OutputFormat, OfFormsInATable) {
        "<|tool_call>call:{{ f.name }}{{ '{' }}" + keys + "{{ k }}:<|\"|>{{ v }}<|\"|>{% endfor %}{{ '}' }}<tool_call|>",
        {R"(call: "<|tool_call>" object "<tool_call|>")", R"("call:f" arguments_0)"},
        true},
+      {"LFM2",
+       "<|tool_call_start|>[{{ f.name }}(" + keys + "{{ k }}={{ v | tojson }}{% endfor %})]<|tool_call_end|>",
+       {R"(call: "<|tool_call_start|>[" object (", " object)* "]" "<|tool_call_end|>")", R"("f" arguments_0)"}},
   };
   for (const Form& form : forms) {
     const OutputFormat format = format_of(TemplateEngine(
@@ -182,6 +191,63 @@ TEST(OutputFormat, OfFormsInATable) {
     for (const std::string& part : form.grammar) EXPECT_THAT(call_of(format), HasSubstr(part)) << form.name;
     EXPECT_EQ(format.reasoning, form.reasoning) << form.name;
     EXPECT_EQ(format.tool_warning, "") << form.name;
+  }
+}
+
+// 50 histories in the templates of tests/data/templates: the calls that a template prints are read from its text.
+TEST(OutputFormat, ReadsTheCallsThatTemplatesPrint) {
+  const std::map<std::string, std::pair<unsigned, std::vector<nlohmann::json>>> values = {
+      {"city", {kJsonString, {"Bonn", "it's", "a \"b\"", "x\ny", "é 😀", "back\\slash", "[f(x=1), g()]"}}},
+      {"n", {kJsonNumber, {1, -3, 1000000000000000, 2.5, 0.1}}},
+      {"flag", {kJsonBoolean, {true, false}}},
+      {"tags",
+       {kJsonArray, {nlohmann::json::parse(R"([["a", "it's"], [], [1, [true, null]]])")[0], nlohmann::json::array()}}},
+      {"o", {kJsonObject, {{{"k", 1}, {"z", nullptr}}, {{"a", {true}}}, nlohmann::json::object()}}}};
+  for (const char* family : {"deepseek", "gemma", "gemma3", "glm", "kimi", "lfm", "minimax"}) {
+    std::ifstream file(std::string("tests/data/templates/families/") + family + ".jinja");
+    const TemplateEngine engine({std::istreambuf_iterator<char>(file), {}});
+    const OutputFormat format = format_of(engine, "auto", family == std::string("gemma") ? "auto" : "none");
+    EXPECT_EQ(format.tool_warning, "") << family;
+    std::mt19937 random(6);
+    for (int i = 0; i < 50; ++i) {
+      Conversation chat;
+      auto types = std::make_shared<ToolTypes>();
+      nlohmann::json tools = nlohmann::json::array(), wanted = nlohmann::json::array();
+      ChatMessage said{"assistant", ""};
+      for (size_t call = 0; call < (format.several_calls ? 1 + random() % 2 : 1); ++call) {
+        const std::string name = call == 0 ? "get_weather" : "run";
+        nlohmann::json arguments = nlohmann::json::object(), properties = nlohmann::json::object();
+        for (const auto& [key, value] : values) {
+          if (random() % 2 == 0) continue;
+          arguments[key] = value.second[random() % value.second.size()];
+          properties[key] = {{"type", "string"}, {"description", "x"}};
+          (*types)[name][key] = value.first;
+        }
+        (*types)[name];
+        tools.push_back({{"type", "function"},
+                         {"function",
+                          {{"name", name},
+                           {"description", "d"},
+                           {"parameters", {{"type", "object"}, {"properties", properties}}}}}});
+        said.calls.push_back(call_json("call0000" + std::to_string(call), name, arguments.dump()));
+        wanted.push_back({name, arguments});
+      }
+      chat.tools_json = tools.dump();
+      chat.messages = {{"user", "Hi"}};
+      const auto asked = format.answers->render(engine, chat, nullptr);
+      chat.messages.push_back(said);
+      chat.add_generation_prompt = false;
+      const auto answered = format.answers->render(engine, chat, nullptr);
+      ASSERT_TRUE(asked.ok() && answered.ok()) << family;
+      auto begin = std::ranges::mismatch(*asked, *answered).in2;
+      while (begin[-1] == '<' || begin[-1] == '|') --begin;  // another mark begins likewise
+      OutputParser parser({format.answers, ReasoningStart::kOff, "call_", types});
+      OutputDelta read = parser.push(std::string(begin, answered->cend()));
+      read.add(parser.finish());
+      nlohmann::json calls = nlohmann::json::array();
+      for (const auto& call : read.tool_calls()) calls.push_back({call.name, nlohmann::json::parse(call.arguments)});
+      ASSERT_EQ(calls, wanted) << family << ": " << *answered;
+    }
   }
 }
 
@@ -205,6 +271,7 @@ TEST(OutputFormat, WarnsOfTemplatesWithoutToolsAndOfUnknownForms) {
 
   const OutputFormat tags = format_of(TemplateEngine(kTags));
   EXPECT_THAT(call_of(tags), kIsHermes);
+  EXPECT_EQ(format_of(TemplateEngine(std::string("<start_of_turn>") + kPlain)).tool_warning, "") << "prompts tell them";
   EXPECT_THAT(tags.tool_warning, HasSubstr("no form of tool calls"));
 }
 
@@ -245,7 +312,7 @@ TEST(OutputFormat, Names) {
   ASSERT_FALSE(tools.ok());
   EXPECT_EQ(tools.error().message,
             "There is no tool call parser \"pigeon\": use auto, none, hermes, llama, qwen3_coder, glm45, minimax_m2, "
-            "deepseek_v3, kimi_k2, gemma4, mistral or harmony.");
+            "deepseek_v3, kimi_k2, gemma4, lfm2, pythonic, mistral or harmony.");
   const auto reasoning = find_output_format(engine, "auto", "loud");
   ASSERT_FALSE(reasoning.ok());
   EXPECT_EQ(reasoning.error().message,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "serve/formats/call_grammar.h"
+#include "serve/formats/tool_parameters.h"
 #include "serve/json/json_text.h"
 
 namespace volley::serve {
@@ -17,6 +18,18 @@ std::string between_slashes(std::string_view expression) {
     if (expression[i] == '\\' && i + 1 < expression.size()) escaped += expression[++i];
   }
   return escaped;
+}
+
+constexpr int kDeepest = 8;  // values deeper inside a schema are free, because schemas may be recursive
+
+// A schema of any value of these types.
+std::string schema_of(unsigned types) {
+  std::string names;
+  for (const auto& [type, name] :
+       {std::pair{kJsonString, "string"}, {kJsonNumber, "number"}, {kJsonBoolean, "boolean"}, {kJsonNull, "null"}}) {
+    if ((types & type) != 0) names += std::string(names.empty() ? "\"" : ", \"") + name + "\"";
+  }
+  return R"({"type": [)" + names + "]}";
 }
 
 }  // namespace
@@ -114,6 +127,124 @@ std::string TaggedCalls::calls_rule(CallGrammar& grammar, bool free) const {
   if (!free) return marks_.several ? "call" : grammar.calls(between);
   if (lazy) return grammar.parallel ? "call* TEXT?" : "(call | TEXT)?";
   return grammar.parallel ? "TEXT? (call TEXT?)*" : "TEXT? call?";
+}
+
+std::string LiteralCalls::calls_rule(CallGrammar& grammar, bool free) const {
+  if (style_) add_values(grammar);
+  return TaggedCalls::calls_rule(grammar, free);
+}
+
+void LiteralCalls::add_values(CallGrammar& grammar) const {
+  const bool python = style_->is_python();
+  const std::string comma = json_quote(style_->comma), colon = json_quote(style_->colon);
+  const auto list = [&](const char* open, const std::string& item, const char* close) {
+    return "\"" + std::string(open) + "\" (" + item + " (" + comma + " " + item + ")*)? \"" + close + "\"";
+  };
+  if (!python) {
+    grammar.rules += "quoted: " + spelt({style_->quote}) + "quoted_text\n";
+    grammar.rules += ends_text("quoted_text", kAnyText, style_->quote);
+  } else {
+    grammar.rules += "keywords: " + list("(", "keyword", ")") + "\n";
+    grammar.rules += "keyword: /[A-Za-z_][A-Za-z0-9_]*/ \"=\" any\n";
+    grammar.rules += "key: %json {\"type\": \"string\"}\n";
+  }
+  grammar.rules += "any: scalar | members | " + list("[", "any", "]") +
+                   (python ? R"( | "True" | "False" | "None")" : " | quoted") + "\n";
+  grammar.rules += "members: " + list("{", "member", "}") + "\n";
+  grammar.rules += "member: " + std::string(python ? "key " : "/[^{}\\[\\],:<\"]+/ ") + colon + " any\n";
+  grammar.rules += "scalar: %json " + schema_of(style_->json) + "\n";
+}
+
+void LiteralCalls::add_tool(CallGrammar& grammar, const Tool& tool, const std::string& index) const {
+  if (!style_) return AnswerFormat::add_tool(grammar, tool, index);
+  const std::string rule = "arguments_" + index;
+  grammar.rules += "tool_" + index + ": " + spelt({style_->prefix, tool.name}) + rule + "\n";
+  add_members(grammar, tool, tool.parameters_json, rule, 0);
+}
+
+// Adds the rule for an object of the schema, or (depth 0) for the arguments.
+void LiteralCalls::add_members(CallGrammar& grammar, const Tool& tool, const std::string& schema,
+                               const std::string& rule, int depth) const {
+  const bool keywords = style_->is_python() && depth == 0;
+  std::string objects;
+  int number = 0;
+  for (const ToolParameters& signature : tool_signatures(schema)) {
+    objects += objects.empty() ? "" : " | ";
+    if (signature.any_other) {
+      objects += keywords ? "keywords" : "members";
+      continue;
+    }
+    const std::string prefix = rule + "_" + std::to_string(number++) + "_";
+    const size_t count = signature.listed.size();
+    // Rule N has what follows member N - 1; `first` has what may come first.
+    std::string first;
+    bool may_be_first = true;
+    for (size_t i = 0; i < count; ++i) {
+      const ToolParameter& parameter = signature.listed[i];
+      const std::string member = prefix + std::to_string(i), more = prefix + "behind_";
+      const std::string comma = i == 0 ? "" : json_quote(style_->comma) + " " + member;
+      add_member(grammar, tool, parameter, member, depth);
+      const std::string next = i + 1 < count ? " " + more + std::to_string(i + 1) : "";
+      if (i > 0) {
+        grammar.rules +=
+            more + std::to_string(i) + ": " + (parameter.required ? comma : "(" + comma + ")?") + next + "\n";
+      }
+      if (may_be_first) first += (first.empty() ? "" : " | ") + member + next;
+      may_be_first = may_be_first && !parameter.required;
+    }
+    objects += (keywords ? "\"(\" " : "\"{\" ") +
+               (first.empty() ? "" : "(" + first + ")" + (may_be_first ? "? " : " ")) + (keywords ? "\")\"" : "\"}\"");
+  }
+  grammar.rules += rule + ": " + objects + "\n";
+}
+
+void LiteralCalls::add_member(CallGrammar& grammar, const Tool& tool, const ToolParameter& parameter,
+                              const std::string& rule, int depth) const {
+  const std::string key = !style_->is_python() ? parameter.name + std::string(style_->colon)
+                          : depth == 0         ? parameter.name + "="
+                                               : json_quote(parameter.name) + std::string(style_->colon);
+  grammar.rules += rule + ": " + spelt({key}) + "value_" + rule + "\n";
+  if (tool.input && depth == 0 && !style_->is_python()) {
+    grammar.rules += "value_" + rule + ": " + spelt({style_->quote}) + "input_" + rule + "\n" +
+                     input_rule("input_" + rule, *tool.input, "", style_->quote);
+  } else {
+    add_value(grammar, tool, parameter, "value_" + rule, depth);
+  }
+}
+
+void LiteralCalls::add_value(CallGrammar& grammar, const Tool& tool, const ToolParameter& parameter,
+                             const std::string& rule, int depth) const {
+  const std::string schema = with_definitions(parameter.schema_json, tool.parameters_json);
+  const unsigned types = depth > kDeepest ? unsigned{kNoJsonType} : parameter.types;
+  const unsigned words = types & ~style_->json;  // what JSON would write otherwise
+  std::string values;
+  const auto add = [&](const std::string& value) { values += (values.empty() ? "" : " | ") + value; };
+  if ((words & kJsonString) != 0) {
+    if (parameter.texts.empty()) add("quoted");
+    for (const std::string& text : parameter.texts) add(spelt({style_->quote, text, style_->quote}));
+  }
+  if ((words & kJsonBoolean) != 0) add(R"("True" | "False")");
+  if ((words & kJsonNull) != 0) add("\"None\"");
+  if ((types & style_->json) != 0) {
+    add("scalar_" + rule);
+    grammar.rules += "scalar_" + rule + ": %json " +
+                     (words == 0 ? grammar.schema(schema, tool, "the parameter " + json_quote(parameter.name), "{}")
+                                 : schema_of(types & style_->json)) +
+                     "\n";
+  }
+  if ((types & kJsonObject) != 0) {
+    add("object_" + rule);
+    add_members(grammar, tool, schema, "object_" + rule, depth + 1);
+  }
+  if ((types & kJsonArray) != 0) {
+    const std::string item = "item_" + rule;
+    add("\"[\" (" + item + " (" + json_quote(style_->comma) + " " + item + ")*)? \"]\"");
+    const std::string_view items = find_member(schema, "items");
+    const std::string holder = with_definitions(
+        R"({"properties": {"item": )" + std::string(items.empty() ? "true" : items) + "}}", tool.parameters_json);
+    add_value(grammar, tool, tool_signatures(holder).front().listed.front(), item, depth + 1);
+  }
+  grammar.rules += rule + ": " + (values.empty() ? "any" : values) + "\n";
 }
 
 }  // namespace volley::serve

@@ -14,7 +14,8 @@
 
 namespace volley::serve {
 
-struct TextGrammar;  // see serve/api/custom_tool.h
+struct TextGrammar;    // see serve/api/custom_tool.h
+struct ToolParameter;  // see serve/formats/tool_parameters.h
 
 // All are literals that begin with '<' (but `tail`), and marks that text hides are spelt for the parser.
 struct CallMarks {
@@ -56,6 +57,42 @@ class TaggedCalls : public AnswerFormat {
  private:
   std::map<std::string_view, TokenId> tokens_;
   std::vector<TokenId> hidden_;  // tokens that text does not show
+};
+
+// How a form writes values that are no JSON.
+struct LiteralStyle {
+  unsigned json;                // JsonTypes of the values that are written as JSON
+  std::string_view prefix;      // before a tool's name
+  std::string_view quote = {};  // around texts, unless they are JSON's
+  std::string_view comma, colon;
+
+  // Keyword arguments in parentheses; within values, keys are in quotes, and words are True, False and None.
+  bool is_python() const { return quote.empty(); }
+};
+
+// Calls whose arguments are such values: a grammar of its own follows a tool's schema. Without a style they are JSON.
+class LiteralCalls : public TaggedCalls {
+ public:
+  LiteralCalls(const FormatProbe& probe, const CallMarks& marks, std::optional<LiteralStyle> style,
+               std::initializer_list<std::string_view> others = {})
+      : TaggedCalls(probe, marks, others), style_(style) {}
+
+  std::string calls_rule(CallGrammar& grammar, bool free) const override;
+  void add_tool(CallGrammar& grammar, const Tool& tool, const std::string& index) const override;
+
+ protected:
+  // Adds the rules that all tools' arguments share.
+  void add_values(CallGrammar& grammar) const;
+
+ private:
+  void add_members(CallGrammar& grammar, const Tool& tool, const std::string& schema, const std::string& rule,
+                   int depth) const;
+  void add_member(CallGrammar& grammar, const Tool& tool, const ToolParameter& parameter, const std::string& rule,
+                  int depth) const;
+  void add_value(CallGrammar& grammar, const Tool& tool, const ToolParameter& parameter, const std::string& rule,
+                 int depth) const;
+
+  const std::optional<LiteralStyle> style_;
 };
 
 template <class Scanner>

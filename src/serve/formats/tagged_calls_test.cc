@@ -35,6 +35,7 @@ const std::string kGlmTightF =
 const std::string kMiniMaxF =
     "<invoke name=\"f\">\n<parameter name=\"q\">1</parameter>\n<parameter name=\"s\">a <b>\n\"c\"</parameter>\n"
     "</invoke>\n";
+const std::string kPythonF = R"(f(q=1, s='a <b>\n"c"'))";
 const std::string kGemmaF = "<|tool_call>call:f{q:1,s:<|\"|>a <b>\n\"c\"<|\"|>}<tool_call|>";
 
 TEST(TaggedCalls, AreReadHoweverTheTextIsCut) {
@@ -52,6 +53,16 @@ TEST(TaggedCalls, AreReadHoweverTheTextIsCut) {
       {"minimax_m2", "See:\n" + kMiniMaxF + "<invoke name=\"g\"></invoke>", "See:"},
       {"gemma4", kGemmaF + "<|tool_call>call:g{}<tool_call|>", ""},
       {"gemma4", "I look.\n" + kGemmaF + "\n<|tool_call>call:g{ }<tool_call|>\n", "I look."},
+      {"lfm2", "<|tool_call_start|>[" + kPythonF + ", g()]<|tool_call_end|>", ""},
+      {"lfm2",
+       "Hm.\n<|tool_call_start|> [ " + kPythonF + " ] <|tool_call_end|>\n<|tool_call_start|>g( )<|tool_call_end|> Bye.",
+       "Hm. Bye."},
+      {"lfm2", R"(<|tool_call_start|>[{"name": "f", "arguments": )" + kJson + R"(}, {"name": "g"},]<|tool_call_end|>)",
+       ""},
+      {"lfm2", "<|tool_call_start|>[" + kPythonF + ",\ng()", ""},
+      {"pythonic", " [" + kPythonF + ",g(),]\n", ""},
+      {"pythonic", "Hm.\n\n[" + kPythonF + ", g()]", "Hm."},
+      {"gemma3", "```tool_code\n[" + kPythonF + ", g()]\n```", ""},
   };
   for (const auto& [name, text, content] : cases) {
     EXPECT_EQ(parse(options(name), text), (Message{content, "", {kF, kG}})) << text;
@@ -76,6 +87,18 @@ TEST(TaggedCalls, WhatIsNoCallIsContent) {
       {"gemma4", "<|tool_call>f{}<tool_call|>"},
       {"gemma4", "<|tool_call>call:{}"},
       {"gemma4", "<|tool_call>call:f" + std::string(600, 'x') + "{}"},
+      {"lfm2", "<|tool_call_start|>"},
+      {"lfm2", "<|tool_call_start|>[]<|tool_call_end|>"},
+      {"lfm2", "<|tool_call_start|>[f(1)]<|tool_call_end|>"},
+      {"lfm2", "<|tool_call_start|>[f(a.b(q)=1)]"},
+      {"lfm2", "<|tool_call_start|>[f" + std::string(600, 'x') + "()]"},
+      {"lfm2", "<|tool_call_start|>[" + std::string(50, ' ') + "(q=1)]"},
+      {"lfm2", "[f(q=1)]"},
+      {"pythonic", "[h(q=1)]"},
+      {"pythonic", "Let me see: [f(q=1)]"},
+      {"pythonic", "[1, 2]"},
+      {"pythonic", "```python\nprint(f(q=1))\n```"},
+      {"pythonic", R"([{"name": "f", "arguments": {}}])"},
   };
   for (const auto& [name, text] : cases) {
     EXPECT_EQ(parse(options(name), text), (Message{text, "", {}})) << name;
@@ -103,6 +126,73 @@ TEST(TaggedCalls, BracesBecomeJson) {
       EXPECT_EQ(message.calls.size(), at < 19 && *behind != '{' ? 0u : 1u) << at << behind;
       expect_same_however_cut(options("gemma4"), kGemmaF.substr(0, at) + behind);
     }
+  }
+}
+
+TEST(TaggedCalls, PythonBecomesJson) {
+  const std::string wide(50, '7');
+  const std::pair<std::string, std::string> cases[] = {
+      {R"py(a="x", b=['y,)', 2.5, {'c': True, "d": None}], e={}, n=-1_000, h=.5)py",
+       R"py({"a": "x", "b": ["y,)", 2.5, {"c": true, "d": null}], "e": {}, "n": -1000, "h": 0.5})py"},
+      {R"py( a = '' , b = [ ] , c=(1, 2), d=(3), e={1: False,}, f = "" ,)py",
+       R"py({"a": "", "b": [ ], "c": [1, 2], "d": 3, "e": {"1": false}, "f": ""})py"},
+      {R"py(a='it\'s "it"\n\\n\d\x41\u00e9\N', b=true, c=null)py",
+       R"py({"a": "it's \"it\"\n\\n\\dAé\\N", "b": true, "c": null})py"},
+      {"a=\"\\ud83d\\ude00\\U0001F600\\101 \\\nb\", z='\\xZZ'", R"py({"a": "😀😀A b", "z": "\\xZZ"})py"},
+      {"a=\"\"\"def f(x):\n  return '\"' + \"\"\n\"\"\", b=''''''",
+       R"py({"a": "def f(x):\n  return '\"' + \"\"\n", "b": ""})py"},
+      {"code='" + wide + "\\n" + wide + "é\n', n=" + wide,
+       "{\"code\": \"" + wide + "\\n" + wide + "é\\n\", \"n\": " + wide + "}"},
+      {"a=Bonn am Rhein, b=g(1, 'x'), c=1e999", R"py({"a": "Bonn am Rhein", "b": "g(1, 'x')", "c": 1e999})py"},
+      {"a='it's 'so'', b = 'x' , c=''y'", R"py({"a": "it's 'so'", "b": "x", "c": "'y"})py"},
+      {"a=1, b=[2}", R"py({"a": 1, "b": [2]})py"},
+  };
+  for (const auto& [python, json] : cases) {
+    const std::string text = "<|tool_call_start|>[f(" + python + ")]<|tool_call_end|>";
+    const Message message = parse(options("lfm2"), text);
+    ASSERT_EQ(message.calls.size(), 1u) << text;
+    EXPECT_EQ(message.calls[0].arguments, json) << text;
+    EXPECT_EQ(message.content.empty(), python.find("[2}") == std::string::npos) << message.content;
+    expect_same_however_cut(options("lfm2"), text);
+  }
+}
+
+// A template that shows no calls, or not even tools, still gets a conversation that holds them.
+TEST(TaggedCalls, PromptsHoldPythonsCallsAndTools) {
+  const std::string turns = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}",
+                    tools = "{{ tools | tojson if tools }}";
+  Conversation chat;
+  chat.tools_json = kProbeTools;
+  chat.messages = {{"user", "Hi"}, {"assistant", "So."}, {"tool", "1"},
+                   {"tool", "2"},  {"user", "And?"},     {"assistant", "No."}};
+  chat.messages[1].calls = {call_json("a", "f", R"({"q": [1e400, true, {"k": null}], "s": "it's\n"})"),
+                            call_json("b", "g", "{}")};
+  chat.messages[2].call_id = "a";
+  const std::string list = R"([f(q=[1e400, True, {"k": None}], s="it's\n"), g()])";
+  for (const bool calls : {true, false}) {
+    const auto rendered = [&](const char* name, const std::string& source) {
+      const TemplateEngine engine(source);
+      const auto format = format_of(engine, name).answers;
+      const auto text = (calls ? format : format->without_calls())->render(engine, chat, nullptr);
+      EXPECT_TRUE(text.ok()) << text.error().message;
+      return text.ok() ? *text : "";
+    };
+    const std::string deepseek = rendered(
+        "auto",
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}<｜tool▁call▁begin｜>{{ c.function.name }}"
+        "<｜tool▁sep｜>{{ c.function.arguments }}{% endfor %}{% endfor %}");
+    EXPECT_NE(deepseek.find(R"(<｜tool▁call▁begin｜>name<｜tool▁sep｜>{"parameter": "value"}<｜tool▁call▁end｜>)"),
+              std::string::npos)
+        << deepseek;
+    EXPECT_NE(deepseek.find("volley_place"), std::string::npos);
+    EXPECT_EQ(rendered("lfm2", "{% if tools %}T{% endif %}volley_probe" + turns),
+              "Tvolley_probe[user]Hi[assistant]So.<|tool_call_start|>" + list +
+                  "<|tool_call_end|>[tool]1[tool]2[user]And?[assistant]No.");
+    const std::string told = rendered("auto", "{% if false %}<start_of_turn>{% endif %}<start_of_turn>" + turns);
+    EXPECT_TRUE(told.starts_with("<start_of_turn>[system]You can call these functions:\n[{\"type\"")) << told;
+    EXPECT_TRUE(told.ends_with("name()][user]Hi[assistant]So.\n" + list +
+                               "[user]```tool_output\n1\n```\n```tool_output\n2\n```\nAnd?[assistant]No."))
+        << told;
   }
 }
 

@@ -218,6 +218,9 @@ const std::vector<Marked>& marked_forms() {
        "\n</minimax:tool_call>"},
       {"gemma4", "", "<|tool_call>call:weather{city:<|\"|>Bonn<|\"|>,days:3}<tool_call|>",
        "<|tool_call>call:say \"hi\"{city:true}<tool_call|>", "", ""},
+      {"lfm2", "<|tool_call_start|>[", "weather(city=\"Bonn\", days=3)", "say \"hi\"(city=True)", ", ",
+       "]<|tool_call_end|>"},
+      {"pythonic", "[", "weather(city=\"Bonn\", days=3)", "say \"hi\"(city=True)", ", ", "]"},
   };
   return kForms;
 }
@@ -241,20 +244,21 @@ TEST_F(ToolGrammarTest, FormsOfATable) {
     }
   }
   const GrammarSpec open = grammar(format_named("gemma4"), kNamed, ReasoningStart::kClosed);
-  const std::string weather = marked_forms().back().weather;
+  const std::string weather = marked_forms()[4].weather;
   expect_accepted(open, {weather, "<|channel>thought\nHm.\n<channel|>" + weather});
   expect_refused(open, {"Hm." + weather, "<|channel>" + weather});
 }
 
-// Gemma's values are no JSON, so a grammar of their own follows the schema.
-TEST_F(ToolGrammarTest, GemmaValues) {
-  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {
+// Values that are no JSON have a grammar of their own, which follows the schema.
+constexpr const char* kValueTools = R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {
     "type": "object", "required": ["b"], "$defs": {"t": {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}}},
     "properties": {"a": {"type": ["string", "null"]}, "b": {"type": "array", "items": {"enum": ["x", "y"]}},
       "c": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}},
       "d": {}, "e": {"$ref": "#/$defs/t"}}}}}, {"type": "function", "function": {"name": "free"}},
     {"type": "function", "function": {"name": "any", "parameters": {"type": "object"}}}])";
-  const GrammarSpec required = grammar(format_named("gemma4"), kRequired, ReasoningStart::kOff, tools);
+
+TEST_F(ToolGrammarTest, GemmaValues) {
+  const GrammarSpec required = grammar(format_named("gemma4"), kRequired, ReasoningStart::kOff, kValueTools);
   const auto call = [](const std::string& text) { return "<|tool_call>call:" + text + "<tool_call|>"; };
   expect_accepted(required, {call("f{b:[]}"), call(R"(f{a:null,b:[<|"|>x<|"|>,<|"|>y<|"|>]})"),
                              call(R"(f{a:<|"|>{"q": [1]},b:<|"|>,b:[],c:{n:4,s:<|"|><|"|>},d:[{k:true},1.5]})"),
@@ -262,6 +266,24 @@ TEST_F(ToolGrammarTest, GemmaValues) {
   expect_refused(required, {call("f{}"), call("f{a:null}"), call("f{b:[],a:null}"), call(R"(f{b:[<|"|>z<|"|>]})"),
                             call("f{b:[],c:{}}"), call("f{b:[],c:{n:1.5}}"), call("f{b:[],}"), call("f{,b:[]}"),
                             call("free{a:1}"), call("f{b:[],e:{t:1}}")});
+}
+
+TEST_F(ToolGrammarTest, PythonValues) {
+  for (const auto& [name, begin, end] :
+       {std::tuple{"pythonic", "[", "]"}, {"lfm2", "<|tool_call_start|>[", "]<|tool_call_end|>"}}) {
+    const GrammarSpec required = grammar(format_named(name), kRequired, ReasoningStart::kOff, kValueTools);
+    for (const char* call :
+         {"f(b=[])", R"(f(a=None, b=["x", "y"]))",
+          R"(f(a="{\"q\": '1'}", b=[], c={"n": 4, "s": ""}, d=[{"k": True}, 1.5]))",
+          R"(f(b=[], e={"t": {"t": {}}}), free())", R"(any(k={"l": [1, None]}, m="n"))", "free(), any()"}) {
+      expect_accepted(required, {begin + std::string(call) + end});
+    }
+    for (const char* call : {"f()", "f(a=None)", "f(b=[], a=None)", R"(f(b=["z"]))", "f(b=[], c={})",
+                             R"(f(b=[], c={"n": 1.5}))", "f(b=[],)", "f(b=[], e={\"t\": 1})", "free(a=1)",
+                             "f(a=null, b=[])", "f(b = [])", "any(k='x')", "any(1)", "f(b=[]);free()", ""}) {
+      expect_refused(required, {begin + std::string(call) + end});
+    }
+  }
 }
 
 TEST_F(ToolGrammarTest, MistralLists) {
@@ -305,6 +327,8 @@ TEST_F(ToolGrammarTest, CallsOrJson) {
       {format_named("kimi_k2"), marked_forms()[1].of(marked_forms()[1].weather), marked_forms()[1].both()},
       {format_named("glm45"), marked_forms()[2].weather, marked_forms()[2].both()},
       {format_named("gemma4"), marked_forms()[4].weather, marked_forms()[4].both()},
+      {format_named("lfm2"), marked_forms()[5].of(marked_forms()[5].weather), marked_forms()[5].both()},
+      {format_named("pythonic"), marked_forms()[6].of(marked_forms()[6].weather), marked_forms()[6].both()},
       {mistral(true), named, named + named}};
   const GrammarSpec trip =
       schema(nlohmann::ordered_json::parse(R"({"type": "object", "properties": {"name": {"type": "string"},
@@ -462,8 +486,8 @@ TEST_F(MarkerTokensTest, TextAndReasoning) {
 // Gemma's are special tokens, which text hides and no letters spell.
 TEST_F(MarkerTokensTest, GemmaCallsUseTheTokens) {
   const OutputFormat format = format_of(MarkerEngine(*tokenizer_, ""), "gemma4", "gemma4");
-  const std::string weather = marked_forms().back().weather;
-  EXPECT_TRUE(accepts(grammar(format, kRequired), weather + marked_forms().back().say));
+  const std::string weather = marked_forms()[4].weather;
+  EXPECT_TRUE(accepts(grammar(format, kRequired), weather + marked_forms()[4].say));
   EXPECT_FALSE(accepts(grammar(format, kRequired), "call:weather{city:Bonn}"));
   EXPECT_TRUE(accepts(grammar(format, kAutoAllowed), "Hm: " + weather));
   const GrammarSpec closed = grammar(format, kNamed, ReasoningStart::kClosed);

@@ -251,12 +251,6 @@ ToolParameters signature_of(const Parts& parts, TypeReader& types, const json& r
   return signature;
 }
 
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && is_json_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_json_space(text.back())) text.remove_suffix(1);
-  return text;
-}
-
 }  // namespace
 
 std::vector<ToolParameters> tool_signatures(std::string_view parameters_json) {
@@ -306,7 +300,7 @@ std::string with_definitions(std::string_view schema, std::string_view parameter
 
 std::string json_of_bare_value(std::string_view text, unsigned types) {
   if (types != kNoJsonType && types != kJsonString) {
-    std::string literal(trim(text));
+    std::string literal(trim_end(skip_space(text)));
     if (!is_json_text(literal)) literal = json_of_python(literal).value_or("");
     if (is_json_text(literal)) {
       const json value = read_json(literal);
