@@ -2,15 +2,12 @@
 
 #include <sched.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <mutex>
-#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -66,28 +63,18 @@ class CpuDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   Stream& stream() override { return stream_; }
 
-  ~CpuDevice() override { free_pages(rest_.data(), rest_.size()); }
-
   // Anonymous mappings: zeroed, page-aligned, and given back to the system at once when freed. Pages are taken when
-  // they are first written, so a large KV pool costs nothing until it is used. Buffers smaller than a huge page are cut
-  // from a larger mapping: a small model's matrices would take as long to fault in, page by page, as to pack.
+  // they are first written, so a large KV pool costs nothing until it is used.
   Result<Buffer> allocate(size_t bytes) override {
-    constexpr size_t kHugePage = size_t{2} << 20, kShared = 16 * kHugePage;
-    static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t size = std::max<size_t>(bytes, 64), pages = (size + page - 1) / page * page;
-    if (size >= kHugePage) {
-      VOLLEY_ASSIGN(const std::span<std::byte> own, map(size));
-      return Buffer(own.data(), size, free_pages);
+    const size_t size = std::max<size_t>(bytes, 64);
+    void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+      return resource_exhausted(
+          "Cannot allocate " + std::to_string(bytes >> 20) +
+          " MiB of memory: use a smaller model, or lower --max-model-len, --max-num-seqs or --max-num-batched-tokens.");
     }
-    const std::lock_guard lock(mutex_);
-    if (rest_.size() < pages) {
-      VOLLEY_ASSIGN(const std::span<std::byte> more, map(kShared));
-      free_pages(rest_.data(), rest_.size());
-      rest_ = more;
-    }
-    Buffer buffer(rest_.data(), size, free_pages);
-    rest_ = rest_.subspan(pages);
-    return buffer;
+    if (size >= (size_t{2} << 20)) madvise(p, size, MADV_HUGEPAGE);  // fewer TLB misses while streaming weights
+    return Buffer(p, size, [](void* data, size_t n) { munmap(data, n); });
   }
 
   void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
@@ -112,19 +99,6 @@ class CpuDevice final : public Device {
   std::string name() const override { return {}; }
 
  private:
-  static Result<std::span<std::byte>> map(size_t size) {
-    void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) {
-      return resource_exhausted(
-          "Cannot allocate " + std::to_string(size >> 20) +
-          " MiB of memory: use a smaller model, or lower --max-model-len, --max-num-seqs or --max-num-batched-tokens.");
-    }
-    madvise(p, size, MADV_HUGEPAGE);  // fewer TLB misses while streaming weights
-    return std::span(static_cast<std::byte*>(p), size);
-  }
-  static void free_pages(void* data, size_t size) {
-    if (size > 0) munmap(data, size);
-  }
   // memcpy must not see a null pointer, and an empty vector's data() may be one.
   static void copy(void* to, const void* from, size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
@@ -132,8 +106,6 @@ class CpuDevice final : public Device {
 
   ThreadPool pool_;
   Stream stream_;
-  std::mutex mutex_;
-  std::span<std::byte> rest_;  // of a mapping that small buffers share
 };
 
 // Whole cores granted by the cgroup's CPU quota, or 0 when there is none.

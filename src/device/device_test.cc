@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -161,24 +160,6 @@ TEST(Buffer, IsZeroedAndFreedOnce) {
   Buffer b = std::move(a);
   EXPECT_EQ(a.data(), nullptr);
   EXPECT_NE(b.data(), nullptr);
-}
-
-// Small ones share mappings: each is zeroed, and none is freed with another.
-TEST(Buffer, KeepsToItsOwnPages) {
-  auto device = *make_cpu_device(1);
-  std::vector<Buffer> buffers;
-  for (int i = 0; i < 60; ++i) {
-    buffers.push_back(std::move(device->allocate(size_t{100} << i % 15)).value());
-    const auto* bytes = static_cast<const unsigned char*>(buffers.back().data());
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes) % 4096, 0u);
-    EXPECT_TRUE(std::all_of(bytes, bytes + buffers.back().bytes(), [](unsigned char byte) { return byte == 0; }));
-    std::memset(buffers.back().data(), i + 1, buffers.back().bytes());
-    if (i % 3 == 2) buffers[i - 1].reset();
-  }
-  for (int i = 0; i < 60; ++i) {
-    const auto* bytes = static_cast<const unsigned char*>(buffers[i].data());
-    EXPECT_TRUE(std::all_of(bytes, bytes + buffers[i].bytes(), [&](unsigned char byte) { return byte == i + 1; })) << i;
-  }
 }
 
 // On any instruction set: a figure of zero would make every time look infinitely good or bad.
