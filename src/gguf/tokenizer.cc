@@ -2,6 +2,8 @@
 // the normaliser, are taken from the models whose pre-tokenizer the file names.
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <deque>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
@@ -14,9 +16,10 @@ namespace {
 using nlohmann::json;
 
 // tokenizer.ggml.token_type
-constexpr double kUnknown = 2, kControl = 3, kUserDefined = 4;
+constexpr double kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4;
 
 constexpr size_t kMaxTokenBytes = 4096;
+constexpr const char* kSpace = "\u2581";  // SentencePiece's
 
 // How byte-level tokenizers split a text before they merge.
 struct Cut {
@@ -172,7 +175,6 @@ json merges_of_scores(const std::vector<std::string_view>& tokens, const std::ve
 // SentencePiece's pieces, with byte tokens for characters that have none. Gemma 4's texts always begin with the bos
 // token, whatever the file says: llama.cpp overrides files that say no.
 json piece_tokenizer(const Header& header, const std::vector<std::string_view>& tokens, json merges, bool gemma4) {
-  constexpr const char* kSpace = "\u2581";
   const std::optional<size_t> unknown = id_of(header, "unknown_token_id");
   const json spaces = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}};
   json normalizers = json::array();
@@ -206,11 +208,15 @@ std::string dumped(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// The members of the object of ids: a map of them takes most of a small model's start.
+// The members of the object of ids, of the strings of a list: a map of them takes most of a small model's start.
 std::string vocabulary(const std::vector<std::string_view>& tokens) {
+  const std::string list = dumped(tokens);
   std::string members;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    members += (i == 0 ? "" : ",") + dumped(tokens[i]) + ":" + std::to_string(i);
+  for (size_t id = 0, begin = 1; id < tokens.size(); ++id) {
+    size_t end = begin + 1;
+    while (list[end] != '"') end += list[end] == '\\' ? 2 : 1;
+    members.append(list, begin, end + 1 - begin) += ":" + std::to_string(id) + (id + 1 < tokens.size() ? "," : "");
+    begin = end + 2;
   }
   return members;
 }
@@ -291,7 +297,7 @@ Result<std::string> tokenizer_json(const File& file) {
   const Header& header = file.header();
   const std::string instead =
       ": fetch the tokenizer.json of the model's checkpoint, and name it with --tokenizer FILE.";
-  const std::vector<std::string_view> tokens = header.texts("tokenizer.ggml.tokens");
+  std::vector<std::string_view> tokens = header.texts("tokenizer.ggml.tokens");
   const std::string model = header.text("tokenizer.ggml.model").value_or("");
   if (tokens.empty()) return data_loss(file.path() + " holds no tokenizer (\"tokenizer.ggml.tokens\")" + instead);
   // Longer ones would take quadratic time.
@@ -300,13 +306,26 @@ Result<std::string> tokenizer_json(const File& file) {
                      " bytes: the file is damaged.");
   }
   std::vector<double> types = header.numbers("tokenizer.ggml.token_type");
-  types.resize(tokens.size(), 1);
+  types.resize(tokens.size(), kNormal);
+  std::deque<std::string> runs;
   json tokenizer, merges = json::array();
   for (const std::string_view merge : header.texts("tokenizer.ggml.merges")) merges.push_back(merge);
   if (model == "llama") {
-    const std::vector<double> scores = header.numbers("tokenizer.ggml.scores");
+    std::vector<double> scores = header.numbers("tokenizer.ggml.scores");
     if (scores.size() != tokens.size()) {
       return data_loss(file.path() + ": \"tokenizer.ggml.scores\" are not one for each token: the file is damaged.");
+    }
+    // Gemma's merges are in the order of their tokens, also those of runs of spaces, which its files have as added
+    // tokens.
+    const bool in_order = header.text("general.architecture").value_or("").starts_with("gemma");
+    for (size_t i = 0; in_order && i < tokens.size(); ++i) {
+      scores[i] = -static_cast<double>(i);
+      if (types[i] != kUserDefined || tokens[i].size() < 2 || tokens[i].find_first_not_of(' ') != tokens[i].npos)
+        continue;
+      std::string& run = runs.emplace_back();
+      while (run.size() < tokens[i].size() * std::strlen(kSpace)) run += kSpace;
+      tokens[i] = run;
+      types[i] = kNormal;
     }
     tokenizer = piece_tokenizer(header, tokens, merges_of_scores(tokens, scores), false);
   } else if (model == "gemma4") {

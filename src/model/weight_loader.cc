@@ -111,7 +111,8 @@ ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& p
   const bool ends = coded.group > 0 && param.cuts_columns();
   int16_t group = 128;
   while (group > 16 && (coded.group % group != 0 || (ends && param.columns % group != 0))) group /= 2;
-  const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros, coded.minimums};
+  const bool halves = coded.halves && device == DeviceKind::kCpu;
+  const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros, coded.minimums, halves};
   const auto multiplies = param.is_stack() ? ops::experts_multiply_as_stored : ops::multiplies_as_stored;
   if (!coded.scattered && multiplies(device, as_stored)) return as_stored;
   return bf16 ? DType::kBF16 : DType::kF32;

@@ -72,6 +72,9 @@ TEST(CodedStorage, IsAsTheDeviceMultiplies) {
   coded = {.code = DType::kI4, .group = 32, .minimums = true};
   EXPECT_EQ(stored(DeviceKind::kCpu, coded), ops::kInt4Minimums);
   EXPECT_EQ(stored(DeviceKind::kCuda, coded), ops::kInt4Minimums);
+  coded.halves = true;
+  EXPECT_EQ(stored(DeviceKind::kCpu, coded), ops::WeightFormat(DType::kI4, 1, 32, false, true, true));
+  EXPECT_EQ(stored(DeviceKind::kCuda, coded), ops::kInt4Minimums);
   coded = {.code = DType::kI6, .group = 16};
   EXPECT_EQ(stored(DeviceKind::kCpu, coded), ops::kInt6Weights);
   EXPECT_EQ(stored(DeviceKind::kCuda, coded), ops::kInt6Weights);

@@ -64,7 +64,7 @@ TEST_F(GgufText, ThePreTokenizerSaysHowATextIsCut) {
 }
 
 TEST_F(GgufText, PiecesAreMergedByTheirScores) {
-  gguf::Bytes bytes = gguf::tiny_model("gemma3").number("tokenizer.ggml.bos_token_id", 1);
+  gguf::Bytes bytes = gguf::tiny_model("llama").number("tokenizer.ggml.bos_token_id", 1);
   bytes.number("tokenizer.ggml.unknown_token_id", 0).boolean("tokenizer.ggml.add_space_prefix", false);
   bytes.texts("tokenizer.ggml.tokens", {"<unk>", "<bos>", "a", "b", "c", "ab", "bc", "\u2581", "<0xC3>", "<0xA4>"});
   bytes.numbers<float>("tokenizer.ggml.scores", 6, {0, 0, -9, -9, -9, -2, -1, -9, 0, 0});
@@ -80,6 +80,19 @@ TEST_F(GgufText, PiecesAreMergedByTheirScores) {
   EXPECT_THAT(encode(*tokenizer, "abc ab"), ElementsAre(1, 2, 6, 7, 5));
   EXPECT_THAT(encode(*tokenizer, "\u00e4"), ElementsAre(1, 8, 9));
   EXPECT_EQ(tokenizer->decode(std::vector<TokenId>{1, 6, 7, 5, 8, 9}, true), "bc ab\u00e4");
+}
+
+TEST_F(GgufText, GemmasRunsOfSpacesAreMerged) {
+  gguf::Bytes bytes = gguf::tiny_model("gemma3").number("tokenizer.ggml.bos_token_id", 1);
+  bytes.text("tokenizer.ggml.model", "llama").boolean("tokenizer.ggml.add_space_prefix", false);
+  bytes.texts("tokenizer.ggml.tokens", {"<unk>", "<bos>", "  ", "   ", "    ", "\u2581", "a", "\u2581a"});
+  bytes.numbers<float>("tokenizer.ggml.scores", 6, {0, 0, -1000, -1000, -1000, -9, -9, -1});
+  bytes.numbers<int32_t>("tokenizer.ggml.token_type", 5,
+                         {kUnknown, kControl, kUserDefined, kUserDefined, kUserDefined, kNormal, kNormal, kNormal});
+  const auto tokenizer = load(bytes);
+  EXPECT_THAT(encode(*tokenizer, "  a a"), ElementsAre(1, 2, 6, 7));
+  EXPECT_THAT(encode(*tokenizer, "     a"), ElementsAre(1, 2, 3, 6));
+  EXPECT_EQ(tokenizer->decode(std::vector<TokenId>{2, 3, 7}, true), "      a");
 }
 
 TEST_F(GgufText, WhatIsNotBuiltIsNamed) {

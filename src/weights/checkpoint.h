@@ -38,6 +38,7 @@ struct CodeFormat {
   int32_t block_rows = 1;       // with a group: rows per scale block; blocks start at multiples of it
   bool zeros = false;           // groups have zero points
   bool minimums = false;        // groups have minimums, which are added to codes times scale
+  bool halves = false;          // with minimums: they and the scales are values of fp16
   bool scattered = false;       // columns of a group lie anywhere
   std::string name = {};        // for people
   int64_t bytes = 0;            // in the file, scales included
@@ -45,7 +46,7 @@ struct CodeFormat {
   // Whether products treat the two formats alike.
   bool agrees_with(const CodeFormat& other) const {
     return code == other.code && group == other.group && block_rows == other.block_rows && zeros == other.zeros &&
-           minimums == other.minimums && scattered == other.scattered;
+           minimums == other.minimums && halves == other.halves && scattered == other.scattered;
   }
 };
 class CodedMatrix;  // weights/coded.h

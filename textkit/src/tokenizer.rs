@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use tokenizers::models::bpe::BPE;
+use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
+use tokenizers::{Model, TokenizerImpl};
+
 use crate::abi::{caught, Cancel, Failure};
 use crate::meter::{self, Budget, Stopped};
 use crate::pieces::Cutter;
@@ -38,6 +42,8 @@ pub struct EncodeOptions {
     plain: bool,
     cancel: Cancel,
 }
+
+type BpeTokenizer = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
 pub struct Tokenizer {
     pub inner: tokenizers::Tokenizer,
@@ -90,16 +96,23 @@ fn beginning(text: &str, size: usize) -> &str {
 impl Tokenizer {
     /// `config`: what tokenizer_config.json holds, if there is one.
     pub fn from_json(json: &[u8], config: Option<&str>) -> Result<Tokenizer, Failure> {
-        tokenizer_limits::check(json)?;
+        let is_bpe = tokenizer_limits::check(json)?;
         tokenizer_limits::limit_searches();
         let unreadable = |error: tokenizers::Error| Failure::data_loss(error.to_string());
-        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(unreadable)?;
+        // The library would look for the kind in a tree of the whole vocabulary.
+        let mut inner = match is_bpe {
+            true => serde_json::from_slice::<BpeTokenizer>(json).map(Into::into).map_err(Into::into),
+            false => tokenizers::Tokenizer::from_bytes(json),
+        }
+        .map_err(unreadable)?;
         inner.with_truncation(None).map_err(unreadable)?;
         inner.with_padding(None);
         let steps = Steps::new(&inner).map_err(unreadable)?;
         tokenizer_limits::probe(&inner, &steps)?;
         special_tokens::install(&mut inner, config)?;
-        let vocab_size = inner.get_vocab_size(true) as i32;
+        let is_new = |token: &&String| inner.get_model().token_to_id(token).is_none();
+        let added = inner.get_added_vocabulary().get_vocab().keys().filter(is_new).count();
+        let vocab_size = (inner.get_model().get_vocab_size() + added) as i32;
         let cutter = Cutter::new(&inner);
         Ok(Tokenizer { inner, steps, cutter, vocab_size })
     }

@@ -109,8 +109,8 @@ impl<'de> Deserialize<'de> for Sizes {
     }
 }
 
-/// Looks at the file before the library builds anything from it.
-pub fn check(json: &[u8]) -> Result<(), Failure> {
+/// Looks at the file before the library builds anything from it. Returns whether it says that its model is BPE.
+pub fn check(json: &[u8]) -> Result<bool, Failure> {
     let parts: Parts = serde_json::from_slice(json).map_err(|error| Failure::data_loss(error.to_string()))?;
     let most = |what: String, most: &dyn Display, can: &str| {
         Err(Failure::data_loss(format!("{what}, and {most} are the most that can be {can}")))
@@ -157,7 +157,7 @@ pub fn check(json: &[u8]) -> Result<(), Failure> {
             )));
         }
     }
-    Ok(())
+    Ok(parts.model.kind == "BPE")
 }
 
 /// The steps inside a Sequence, under any of its names.

@@ -32,7 +32,8 @@ std::string format_name(const WeightFormat& format) {
 
 double bytes_per_value(const WeightFormat& format) {
   const double value = format.is_codes() ? format.code_bits() / 8.0 : static_cast<double>(dtype_size(format.code));
-  const double group = static_cast<double>(sizeof(float)) * (format.zeros || format.minimums ? 2 : 1);
+  const double group =
+      static_cast<double>(sizeof(float)) * (!format.halves && (format.zeros || format.minimums) ? 2 : 1);
   return format.group_k > 0 ? value + group / (format.group_k * format.group_n) : value;
 }
 

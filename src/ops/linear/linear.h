@@ -54,8 +54,9 @@ struct WeightRows {
 struct WeightFormat {
   constexpr WeightFormat() = default;
   constexpr WeightFormat(DType code, int16_t group_n = 1, int16_t group_k = 0, bool zeros = false,
-                         bool minimums = false)  // NOLINT: values without scales are their type
-      : code(code), group_n(group_n), group_k(group_k), zeros(zeros), minimums(minimums) {}
+                         bool minimums = false,
+                         bool halves = false)  // NOLINT: values without scales are their type
+      : code(code), group_n(group_n), group_k(group_k), zeros(zeros), minimums(minimums), halves(halves) {}
   bool operator==(const WeightFormat&) const = default;
 
   bool is_codes() const { return code == DType::kF8E4M3 || code == DType::kI8 || code == DType::kI6 || is_nibbles(); }
@@ -72,6 +73,7 @@ struct WeightFormat {
   int16_t group_n = 1, group_k = 0;
   bool zeros = false;     // kI4 alone
   bool minimums = false;  // kI8, kI6 and kI4, without zeros
+  bool halves = false;    // with minimums: they and the scales are values of fp16, as which the CPU keeps them
 };
 
 // e4m3 with a scale for each output, for rows that are quantised to e4m3, too. CUDA only, where linear_takes_fp8().

@@ -18,6 +18,7 @@
 namespace volley::ops {
 namespace {
 
+constexpr WeightFormat kInt4Halves = {DType::kI4, 1, 32, false, true, true};
 constexpr WeightFormat kFormats[] = {kFp8Weights,
                                      kInt4Weights,
                                      WeightFormat(DType::kF8E4M3, 1, 32),
@@ -30,7 +31,8 @@ constexpr WeightFormat kFormats[] = {kFp8Weights,
                                      WeightFormat(DType::kI8, 1, 16, false, true),
                                      kInt6Weights,
                                      kInt6Minimums,
-                                     kInt4Minimums};
+                                     kInt4Minimums,
+                                     kInt4Halves};
 // Weights quantised from values, unlike a checkpoint's codes.
 constexpr WeightFormat kQuantised[] = {kFp8Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 64)};
 
@@ -104,10 +106,15 @@ Unpacked unpack(const LinearWeight& w) {
         std::memcpy(&word, group + head + column / (2 * pairs) * kLineBytes + lane * 4, 4);
         code = word >> (in_word % 2 * 16 + in_word / 2 * (nibbles ? 4 : 8));
       }
-      float scale = 0, zero = w.format.minimums ? 0 : 8, minimum = 0;
-      std::memcpy(&scale, group + lane * 4, 4);
-      if (w.format.zeros) std::memcpy(&zero, group + kLineBytes + lane * 4, 4);
-      if (w.format.minimums) std::memcpy(&minimum, group + kLineBytes + lane * 4, 4);
+      const auto head_value = [&](int second) {
+        float value = 0;
+        Float16 half = {};
+        std::memcpy(&value, group + second * kLineBytes + lane * 4, 4);
+        std::memcpy(&half, group + second * kLineBytes / 2 + lane * 2, 2);
+        return w.format.halves ? to_float(half) : value;
+      };
+      const float scale = head_value(0), minimum = w.format.minimums ? head_value(1) : 0;
+      const float zero = w.format.zeros ? head_value(1) : w.format.minimums ? 0 : 8;
       if (w.format.code == DType::kI4) {
         u.codes.push_back(static_cast<double>(code & 0xf) - zero);
       } else if (nibbles) {
@@ -359,6 +366,7 @@ TEST(LinearCodes, TakeTheirBytes) {
   EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt8Weights), 2 * 8 * (64 + 16 * 32));
   EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt6Weights), 2 * 16 * (64 + 16 * 12));
   EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt4Minimums), 2 * 8 * (128 + 16 * 16));
+  EXPECT_EQ(packed_bytes(DeviceKind::kCpu, 32, 256, kInt4Halves), 2 * 8 * (64 + 16 * 16));
 }
 
 TEST(LinearCodes, OtherFormatsAreRefused) {
@@ -383,7 +391,10 @@ TEST(LinearCodes, CodesArePackedAsTheyAre) {
       const auto code = static_cast<uint8_t>(row * 37 + i * 11);
       return static_cast<uint8_t>(format.code == DType::kF8E4M3 ? code % 127 : code % (1 << format.code_bits()));
     };
-    const auto scale_of = [](int64_t row, int64_t g) { return 0.25f + static_cast<float>(row * 8 + g); };
+    // Values of fp16, also subnormal ones.
+    const auto scale_of = [](int64_t row, int64_t g) {
+      return (0.25f + static_cast<float>(row * 8 + g)) * (g == 1 ? 0x1p-22f : 1);
+    };
     std::vector<WeightRows> parts(2);
     for (int64_t first = 0, p = 0; p < 2; first += rows[p++]) {
       parts[p].rows = rows[p];
@@ -417,7 +428,8 @@ TEST(LinearCodes, IntegersHaveTheBitsOfTheirValues) {
   for_each_instruction_set([] {
     auto device = *make_cpu_device(1);
     const int64_t k = 320, n = 40;
-    for (const WeightFormat& format : {kInt8Weights, kInt8Minimums, kInt6Weights, kInt6Minimums, kInt4Minimums}) {
+    for (const WeightFormat& format :
+         {kInt8Weights, kInt8Minimums, kInt6Weights, kInt6Minimums, kInt4Minimums, kInt4Halves}) {
       const LinearWeight codes = pack(*device, normal_values(n * k, 1), k, format);
       const Unpacked u = unpack(codes);
       std::vector<float> values;
@@ -432,22 +444,25 @@ TEST(LinearCodes, IntegersHaveTheBitsOfTheirValues) {
   });
 }
 
-// A code that is no number makes its group none.
+// A code or a scale that is no number makes its group none.
 TEST(LinearCodes, StoredNaNStaysVisible) {
   auto device = *make_cpu_device(1);
-  WeightRows part;
-  part.rows = 2;
-  part.codes = [](int64_t row, const CodedRow& out) {
-    std::ranges::fill(out.codes, uint8_t{0x38});
-    std::ranges::fill(out.scales, 1.0f);
-    if (row == 1) out.codes[7] = 0xff;
-  };
-  const LinearWeight w = std::move(pack_linear(*device, {{part}}, 40, kFp8Weights)).value();
-  for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    Rows x(1, 40, dtype, 5);
-    const std::vector<float> y = product(*device, w, x, 0, 1);
-    EXPECT_TRUE(std::isfinite(y[0]));
-    EXPECT_TRUE(std::isnan(y[1]));
+  for (const WeightFormat& format : {kFp8Weights, kInt4Halves}) {
+    WeightRows part;
+    part.rows = 2;
+    part.codes = [&](int64_t row, const CodedRow& out) {
+      std::ranges::fill(out.codes, uint8_t{0x8});
+      std::ranges::fill(out.scales, 1.0f);
+      if (row == 1 && format.halves) out.scales[0] = std::nanf("");
+      if (row == 1 && !format.halves) out.codes[7] = 0xff;
+    };
+    const LinearWeight w = std::move(pack_linear(*device, {{part}}, 40, format)).value();
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      Rows x(1, 40, dtype, 5);
+      const std::vector<float> y = product(*device, w, x, 0, 1);
+      EXPECT_TRUE(std::isfinite(y[0]));
+      EXPECT_TRUE(std::isnan(y[1]));
+    }
   }
 }
 

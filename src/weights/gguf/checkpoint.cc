@@ -116,11 +116,14 @@ class BlockMatrix final : public CodedMatrix {
     const std::byte* block = row_at(place.row);
     const gguf::Order from_stored = entry_.place.columns.inverse();
     const int64_t width = facts_.values, group = format().group, last = place.first + place.n;
+    if (entry_.place.columns.is_plain() && place.n == columns() && group == own_group()) {
+      return read_blocks(block, columns() / width, {codes, scales, minimums});
+    }
     Block values;
     for (int64_t begin = 0; begin < columns(); begin += width, block += facts_.bytes) {
-      read_block(block, values);
+      read_blocks(block, 1, {values.codes, values.scales, values.minimums});
       for (int64_t i = 0; i < width; i += group) {
-        const int64_t to = from_stored(begin + i), g = i / values.group;
+        const int64_t to = from_stored(begin + i), g = i / own_group();
         scales[to / group] = values.scales[g];
         if (format().minimums) minimums[to / group] = values.minimums[g];
         const int64_t at = std::max(to, place.first), end = std::min(to + group, last);
@@ -135,33 +138,34 @@ class BlockMatrix final : public CodedMatrix {
 
  private:
   struct Block {
-    int64_t group = 0;  // values that share a scale
     uint8_t codes[kMostBlockValues];
     float scales[kMostBlockGroups], minimums[kMostBlockGroups];
   };
 
   const std::byte* row_at(int64_t row) const { return sources_[0].data + entry_.row_at(row); }
 
-  void read_block(const std::byte* block, Block& to) const {
+  int64_t own_group() const { return own_ ? own_->group : facts_.values; }  // values that share a scale
+
+  // As CodedMatrix::read() gives them, for each group of their own. to.minimums may be null where the format has none.
+  void read_blocks(const std::byte* blocks, int64_t count, const Integers& to) const {
+    const int64_t values = count * facts_.values;
     if (entry_.type == TensorType::kMXFP4) {
-      const int64_t half = facts_.values / 2;
-      to.group = facts_.values;
-      to.scales[0] = std::ldexp(1.0f, static_cast<int>(block[0]) - 127);
-      for (int64_t i = 0; i < facts_.values; ++i) {
-        to.codes[i] = (static_cast<uint8_t>(block[1 + i % half]) >> (i / half * 4)) & 0xf;
+      const int64_t width = facts_.values, half = width / 2;
+      for (int64_t i = 0; i < values; ++i) {
+        const std::byte* block = blocks + i / width * facts_.bytes;
+        to.codes[i] = (static_cast<uint8_t>(block[1 + i % half]) >> (i % width / half * 4)) & 0xf;
+        if (i % width == 0) to.scales[i / width] = std::ldexp(1.0f, static_cast<int>(block[0]) - 127);
       }
       return;
     }
-    to.group = own_->group;
-    read_integers(entry_.type, block, {reinterpret_cast<int8_t*>(to.codes), to.scales, to.minimums});
-    const bool from_eight = format().code == DType::kI4 && !own_->minimums;
-    const auto more = static_cast<uint8_t>(from_eight ? 8 : format().code == DType::kI6 ? 32 : 0);
-    if (more != 0) {
-      for (uint8_t& code : to.codes) code = static_cast<uint8_t>(code + more);
+    read_integers(entry_.type, blocks, count, to);
+    const bool nibbles = format().code == DType::kI4;  // they count from the same zero, or it becomes a minimum
+    if (const int more = nibbles ? 0 : (format().code == DType::kI6 ? 32 : 0) - own_->zero; more != 0) {
+      for (int64_t i = 0; i < values; ++i) to.codes[i] = static_cast<uint8_t>(to.codes[i] + more);
     }
-    if (own_->minimums) return;
-    const float least = from_eight ? -8 : 0;  // of a type without minimums in a format that has them
-    for (int64_t g = 0; g < facts_.values / own_->group; ++g) to.minimums[g] = least * to.scales[g];
+    if (own_->minimums || !format().minimums) return;
+    const auto least = static_cast<float>(nibbles ? -own_->zero : 0);
+    for (int64_t g = 0; g < values / own_group(); ++g) to.minimums[g] = least * to.scales[g];
   }
 
   Entry entry_;
@@ -380,6 +384,7 @@ CodeFormat common_format(std::span<const TensorType> types) {
     const auto integers = integers_of(type);
     if (!integers) return {.code = DType::kF32};
     const auto bits = [](DType code) { return code == DType::kI8 ? 8 : code == DType::kI6 ? 6 : 4; };
+    format.halves = (format.group == 0 || format.halves) && integers->halves;
     if (format.group == 0 || bits(integers->code) > bits(format.code)) format.code = integers->code;
     format.group = format.group == 0 ? integers->group : std::min(format.group, integers->group);
     format.minimums = format.minimums || integers->minimums;

@@ -248,9 +248,11 @@ TEST_F(GgufMatrix, TypesThatOneProductTakesGetOneFormat) {
     EXPECT_EQ((*q)->code, c.code);
     EXPECT_EQ((*q)->group, c.group);
     EXPECT_EQ((*q)->minimums, c.minimums);
+    EXPECT_FALSE((*q)->halves);
     check_values(*file, kQ, shape_);
     check_values(*file, kK, k_shape_);
   }
+  EXPECT_TRUE((**open_model(kQ4_1, kQ5_1)->code_format(kQ, shape_)).halves);
   const auto file = open_model(kQ4_0, kQ8_0);
   EXPECT_EQ((**file->code_format(kQ, shape_)).name, "Q4_0");
   EXPECT_EQ((**file->code_format(kK, k_shape_)).name, "Q8_0");

@@ -210,7 +210,8 @@ struct Codes {
     for (int64_t k = 0; k < t.k; k += t.group, x_sums += kRows, first = false) {
       const int64_t count = t.k - k < t.group ? t.k - k : t.group;
       const char* scales = weights;
-      weights += Code::kZeros || Code::kMinimums ? 2 * kLineBytes : kLineBytes;
+      const bool halves = Code::kMinimums && t.halves;
+      weights += (Code::kZeros || Code::kMinimums) && !halves ? 2 * kLineBytes : kLineBytes;
       __m512i zeros[kPanels];
 #pragma GCC unroll 16
       for (int p = 0; p < kPanels; ++p) {
@@ -252,9 +253,16 @@ struct Codes {
       }
 #pragma GCC unroll 16
       for (int p = 0; p < kPanels; ++p) {
-        const __m512 scale = _mm512_load_ps(scales + p * t.panel_bytes);
+        const char* head = scales + p * t.panel_bytes;
+        // A line's first (second) values of fp16, or the first (second) line.
+        const auto values = [&](int second) {
+          if (!halves) return _mm512_load_ps(head + second * kLineBytes);
+          const auto* half = reinterpret_cast<const __m256i*>(head) + second;
+          return _mm512_cvtph_ps(_mm256_load_si256(half));
+        };
+        const __m512 scale = values(0);
         __m512 minimum = _mm512_setzero_ps();
-        if constexpr (Code::kMinimums) minimum = _mm512_load_ps(scales + kLineBytes + p * t.panel_bytes);
+        if constexpr (Code::kMinimums) minimum = values(1);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           float* sum = sums + (p * kRows + r) * kPanelWidth;

@@ -100,6 +100,14 @@ constexpr int panels_in_flight(int rows) {
   return rows * 2 * kVecs <= (HWY_MAX_BYTES >= 64 ? 16 : 8) ? 2 : 1;
 }
 
+// Values of a group's head, from the one of that number on.
+HWY_INLINE FVec head_values(const char* head, bool halves, int64_t first) {
+  const F32 d;
+  const hn::Rebind<hwy::float16_t, F32> d16;
+  return halves ? hn::PromoteTo(d, hn::Load(d16, reinterpret_cast<const hwy::float16_t*>(head) + first))
+                : hn::Load(d, reinterpret_cast<const float*>(head) + first);
+}
+
 template <typename Code, int kRows, int kPanels, int kCode>
 HWY_INLINE void add_pair(const UVec (&words)[kPanels][kVecs][Code::kLines], const FVec (&offsets)[kPanels][kVecs],
                          const FVec (&scales)[kPanels][kVecs], const float* x, int64_t rows,
@@ -132,7 +140,8 @@ void multiply(const TileProduct& t, int64_t row, int64_t panel) {
   constexpr int64_t kColumns = 2 * Code::kPairs;  // columns in kLines lines
   const char* weights = t.weights + panel * t.panel_bytes;
   const float* x = static_cast<const float*>(t.x) + row;
-  constexpr int64_t kHead = Code::kOffsets ? 2 * kLineBytes : kLineBytes;
+  const bool halves = Code::kScaled && Code::kOffsets && t.halves;
+  const int64_t head_bytes = Code::kOffsets && !halves ? 2 * kLineBytes : kLineBytes;
   // The sums so far; or of one group, before it is scaled.
   FVec c[kRows][kPanels][kVecs];
   const auto sums = [&](int r, int p, int v) {
@@ -145,15 +154,15 @@ void multiply(const TileProduct& t, int64_t row, int64_t panel) {
   for (int64_t k = 0; k < t.k; k += t.group) {
     const int64_t count = HWY_MIN(t.group, t.k - k);
     const char* head = weights;
-    weights += kHead;
+    weights += head_bytes;
     FVec offsets[kPanels][kVecs], scales[kPanels][kVecs];
 #pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVecs; ++v) {
-        const auto* line = reinterpret_cast<const float*>(head + p * t.panel_bytes);
-        offsets[p][v] = Code::kOffsets ? hn::Load(d, line + kPanelWidth + v * kLanes) : hn::Zero(d);
-        scales[p][v] = Code::kScaled ? hn::Load(d, line + v * kLanes) : hn::Zero(d);
+        const char* lines = head + p * t.panel_bytes;
+        offsets[p][v] = Code::kOffsets ? head_values(lines, halves, kPanelWidth + v * kLanes) : hn::Zero(d);
+        scales[p][v] = Code::kScaled ? head_values(lines, halves, v * kLanes) : hn::Zero(d);
       }
     }
     if constexpr (!Code::kScaled) {
@@ -186,7 +195,7 @@ void multiply(const TileProduct& t, int64_t row, int64_t panel) {
       }
     }
     // The last group's codes end before its bytes do.
-    weights = head + kHead + t.group / kColumns * Code::kLines * kLineBytes;
+    weights = head + head_bytes + t.group / kColumns * Code::kLines * kLineBytes;
     if constexpr (Code::kScaled) continue;
 #pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p) {

@@ -4,10 +4,11 @@
 // Packed layout: panels of 16 outputs, zero-padded. A bf16 panel is [ceil(k / 2)][16][2], so that one 64-byte line
 // holds 16 outputs of two neighbouring k, which is what vdpbf16ps multiplies; an fp32 panel is [k][16]. kGateUp
 // alternates panels: 16 gates, the 16 ups of the same outputs, and so on. A panel of codes is a run of groups of
-// format.group_k columns, the last one padded with zeros: 16 fp32 scales, as many zero points or minimums (fp32, too)
-// where the format has them, then the codes, 64 bytes after 64. Their words belong to the 16 outputs; code i of a
-// word's lower (upper) half is that of the even (odd) column of pair i. Codes of 6 bits lie in three lines for 16
-// columns: their lower 4 bits in two, as those of 4 bits do, then the upper two of all eight pairs likewise.
+// format.group_k columns, the last one padded with zeros: 16 fp32 scales, as many zero points or minimums (fp32, too;
+// with format.halves both are fp16) where the format has them, then the codes, 64 bytes after 64. Their words belong to
+// the 16 outputs; code i of a word's lower (upper) half is that of the even (odd) column of pair i. Codes of 6 bits lie
+// in three lines for 16 columns: their lower 4 bits in two, as those of 4 bits do, then the upper two of all eight
+// pairs likewise.
 //
 // Order of a sum: k ascending, into one fp32 accumulator per output (of codes: per output and group, and one more for
 // the sum of groups times scales; of codes that are widened with their scale, one per output). Where k is cut into
@@ -15,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "device/tensor.h"
 #include "ops/linear/linear.h"
@@ -35,6 +37,7 @@ struct TileProduct {
   int64_t rows;         // 1 … kTileRows
   int64_t k;            // columns of this block; even, except in the last block
   int64_t group;        // for codes: columns of a group
+  bool halves;          // for codes with minimums: these and the scales are fp16
   const char* weights;  // the first panel's line of this block's first k
   int64_t panel_bytes;  // from one panel to the next
   int64_t panels;
@@ -87,6 +90,7 @@ struct PanelProduct {
   int64_t step = 1;        // columns of k that lie together: a block of k starts at a multiple
   int64_t step_bytes = 0;  // bytes of such a step in a panel
   int64_t group = 0;       // for codes: columns of a group
+  bool halves = false;     // as TileProduct's
   int64_t pad = 2;         // the rows of a tile are filled up with zeros to a multiple of so many k
   bool pairs = false;      // vdpbf16ps
   bool sums_x = false;     // the kernel reads TileProduct::x_sums
@@ -126,23 +130,29 @@ Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows>
 void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, const WeightFormat& format,
                      LinearLayout layout, char* packed);
 
-// One output's codes of one group.
-struct CodeGroup {
-  const uint8_t* codes;
-  int64_t count;  // up to format.group_k; what is missing are zeros
-  float scale;
-  float offset;  // the zero point or the minimum, for formats that have them
+// Codes of a panel's outputs, before they are packed.
+class PanelCodes {
+ public:
+  PanelCodes(int64_t k, const WeightFormat& format);
+  // Where the codes of output `lane` go.
+  CodedRow row(int64_t lane);
+  // Values of one of its groups, which become codes. REQUIRES: kF8E4M3, or kI4 without zero points and minimums.
+  void quantise(int64_t lane, int64_t group, const float* values, int64_t count);
+  // Writes all of the panel. Outputs that no codes were given for have the scale 0.
+  void store(char* panel) const;
+
+ private:
+  WeightFormat format_;
+  int64_t k_, groups_;
+  std::vector<uint8_t> codes_, zeros_;  // [kPanelWidth][groups][group_k], and [kPanelWidth][groups] like the others
+  std::vector<float> scales_, minimums_;
 };
-// Writes them to the words of output `lane`. group: zeroed before.
-void store_group_cpu(const CodeGroup& codes, int64_t lane, const WeightFormat& format, char* group);
-// The same of values, which become codes. format: kF8E4M3, or kI4 without zero points.
-void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group);
 
 inline constexpr int64_t kLeastGroup = 16, kMostGroup = 128;  // columns of a group
 inline constexpr int64_t kCodePad = 16;  // columns that are multiplied together: those of three lines of int6
 // Bytes before the codes of one group of a panel: scales, and zero points or minimums.
 inline int64_t linear_group_head_bytes(const WeightFormat& format) {
-  return format.zeros || format.minimums ? 2 * kLineBytes : kLineBytes;
+  return (format.zeros || format.minimums) && !format.halves ? 2 * kLineBytes : kLineBytes;
 }
 inline int64_t linear_group_bytes(const WeightFormat& format) {
   return linear_group_head_bytes(format) + kPanelWidth * format.group_k * format.code_bits() / 8;

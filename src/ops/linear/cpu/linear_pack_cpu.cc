@@ -82,40 +82,13 @@ void read_row(const SourceRow& row, int64_t begin, int64_t count, float* values)
   }
 }
 
-// Room for a row as CodedRow wants it.
-struct RowMemory {
-  std::vector<uint8_t> codes, zeros;
-  std::vector<float> scales, minimums;
-  RowMemory(int64_t k, const WeightFormat& format)
-      : codes(static_cast<size_t>(k)),
-        zeros(format.zeros ? groups(k, format) : 0),
-        scales(groups(k, format)),
-        minimums(format.minimums ? groups(k, format) : 0) {}
-  static size_t groups(int64_t k, const WeightFormat& format) {
-    return static_cast<size_t>((k + format.group_k - 1) / format.group_k);
-  }
-};
-
-void store_codes(const WeightRows& part, int64_t row, int64_t k, int64_t lane, const WeightFormat& format,
-                 RowMemory& memory, char* panel) {
-  part.codes(row, {memory.codes, memory.scales, memory.zeros, memory.minimums});
-  for (size_t g = 0; g < memory.scales.size(); ++g, panel += linear_group_bytes(format)) {
-    const int64_t i = static_cast<int64_t>(g) * format.group_k;
-    const int64_t count = std::min<int64_t>(format.group_k, k - i);
-    const float offset = format.zeros      ? static_cast<float>(memory.zeros[g])
-                         : format.minimums ? memory.minimums[g]
-                                           : 0.0f;
-    store_group_cpu({&memory.codes[i], count, memory.scales[g], offset}, lane, format, panel);
-  }
-}
-
 // One row, quantised.
-void pack_codes(const SourceRow& row, int64_t k, int64_t lane, const WeightFormat& format, char* panel) {
+void pack_codes(const SourceRow& row, int64_t k, int64_t lane, const WeightFormat& format, PanelCodes& codes) {
   float values[kMostGroup];
-  for (int64_t i = 0; i < k; i += format.group_k, panel += linear_group_bytes(format)) {
+  for (int64_t i = 0; i < k; i += format.group_k) {
     const int64_t count = std::min<int64_t>(format.group_k, k - i);
     read_row(row, i, count, values);
-    pack_group_cpu(values, count, lane, format, panel);
+    codes.quantise(lane, i / format.group_k, values, count);
   }
 }
 
@@ -132,22 +105,21 @@ void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_
   const int64_t panel_bytes = linear_panel_bytes(k, format);
   // Whole rows are packed at once: a group's codes are made together, and `values` delivers rows.
   const bool reads = std::ranges::any_of(parts, [](const WeightRows& part) { return part.values != nullptr; });
-  const bool has_codes = std::ranges::any_of(parts, [](const WeightRows& part) { return part.codes != nullptr; });
   const int64_t chunk = format.is_codes() || reads ? k : kChunk;
   const auto pack_panel = [&](int64_t p, int) {
     char* panel = packed + p * panel_bytes;
     const bool pairs = layout == LinearLayout::kGateUp;
     const int64_t begin = pairs ? p % 2 * (n / 2) + p / 2 * kPanelWidth : p * kPanelWidth;
     const int64_t end = std::min(begin + kPanelWidth, pairs ? (p % 2 + 1) * (n / 2) : n);
-    std::optional<RowMemory> memory;
-    if (has_codes) memory.emplace(k, format);
+    std::optional<PanelCodes> codes;
+    if (format.is_codes()) codes.emplace(k, format);
     for (int64_t k0 = 0; k0 < k; k0 += chunk) {
       for (int64_t row = begin; row < end; ++row) {
         const size_t part = std::upper_bound(first_row.begin(), first_row.end(), row) - first_row.begin() - 1;
         const WeightRows& from = parts[part];
         const int64_t lane = row - begin, of_part = row - first_row[part];
         if (from.codes) {
-          store_codes(from, of_part, k, lane, format, *memory, panel);
+          from.codes(of_part, codes->row(lane));
           continue;
         }
         if (from.values) {
@@ -158,12 +130,13 @@ void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_
         }
         const SourceRow source(from, of_part, k);
         if (format.is_codes()) {
-          pack_codes(source, k, lane, format, panel);
+          pack_codes(source, k, lane, format, *codes);
         } else {
           pack_row(source, k0, std::min(k0 + chunk, k), lane, format.code, panel);
         }
       }
     }
+    if (codes) codes->store(panel);
   };
   pool.parallel_for(linear_panels(n, layout), pack_panel);
 }
