@@ -273,22 +273,20 @@ void TowerPass::run(int32_t begin, int32_t end, Arena& scratch) {
   const Piece& piece = pieces_[pieces_used_++];
   piece.begin->set();
   for (; next_ < end; ++next_) run_unit((*units_)[next_], scratch);
-  if (is_complete()) {
-    const int64_t tokens = grid_.patches() / tower_.spec_.merged();
-    const auto bytes = static_cast<size_t>(tower_.spec_.kinds() * tokens * tower_.spec_.out) * sizeof(float);
-    device_.enqueue_download(host_out_.data(), out_.data(), bytes);
-  }
+  const int64_t tokens = grid_.patches() / tower_.spec_.merged();
+  const auto values = static_cast<size_t>(tower_.spec_.kinds() * tokens * tower_.spec_.out);
+  if (is_complete()) device_.enqueue_download(host_out_.data(), out_.data(), values * sizeof(float));
   piece.end->set();
+  // The system takes milliseconds to make memory of megabytes, in which a GPU is at work.
+  if (is_complete()) values_ = std::vector<float>(values);
 }
 
 TowerPass::Vectors TowerPass::take() {
   VOLLEY_CHECK(is_complete());
-  Vectors taken;
+  Vectors taken = {std::move(values_)};
   pieces_[pieces_used_ - 1].end->wait();
   for (size_t i = 0; i < pieces_used_; ++i) taken.seconds += pieces_[i].end->seconds_since(*pieces_[i].begin);
-  const int64_t tokens = grid_.patches() / tower_.spec_.merged();
-  const auto* from = static_cast<const float*>(host_out_.data());
-  taken.values.assign(from, from + tower_.spec_.kinds() * tokens * tower_.spec_.out);
+  std::memcpy(taken.values.data(), host_out_.data(), taken.values.size() * sizeof(float));
   units_.reset();
   return taken;
 }
@@ -389,12 +387,12 @@ void TowerPass::project(const Tower::Layer& layer, int64_t first, int64_t n, Are
   const int64_t heads = spec.heads, room = tower_.head_room_;
   const TensorView h = scratch.take(activation(), {n, spec.hidden});
   ops::layer_norm(stream, residual(first, n), layer.norm1.weight.view, layer.norm1.bias.view, spec.norm_eps, h);
-  const TensorView narrow = scratch.take(DType::kF32, {n, 3 * int64_t{spec.hidden}});
-  ops::linear(stream, layer.qkv.weight, h, narrow, {}, scratch);
   ops::QkvWrite write;
-  write.qkv = scratch.take(DType::kF32, {n, 3 * heads * room});
-  ops::widen_heads(stream, narrow, layer.qkv.bias.view, 3 * spec.heads, write.qkv);
+  write.qkv = scratch.take(DType::kF32, {n, 3 * int64_t{spec.hidden}});
+  ops::linear(stream, layer.qkv.weight, h, write.qkv, {}, scratch);
+  write.bias = layer.qkv.bias.view;
   write.heads = spec.heads;
+  write.narrow_dim = spec.head_dim();
   write.rope = tables(angles_, grid_.patches());
   write.kv = kv();
   write.q_out = q_.view(activation(), {grid_.patches(), heads, room}).rows(first, n);

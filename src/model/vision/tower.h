@@ -108,6 +108,7 @@ class TowerPass {
   // tables of angles: of all places along an edge, and of the picture's patches.
   Buffer input_, x_, q_, kv_, out_, edge_angles_, angles_;
   Buffer host_input_, host_out_;
+  std::vector<float> values_;  // room for what take() returns
   std::unique_ptr<Fence> uploaded_;
   struct Piece {
     std::unique_ptr<Fence> begin, end;
