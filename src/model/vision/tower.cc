@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/math.h"
+#include "device/dry_run.h"
 #include "ops/rope_angles/rope_angles.h"
 #include "ops/vision/vision.h"
 
@@ -202,6 +203,9 @@ Status TowerPass::allocate() {
   VOLLEY_ASSIGN(host_input_, device_.allocate_host(static_cast<size_t>(end)));
   VOLLEY_ASSIGN(host_out_, device_.allocate_host(out_.bytes()));
   uploaded_ = device_.make_fence();
+  set_largest();
+  VOLLEY_ASSIGN(Buffer plans, take(measure_scratch(device_.stream(), [&](Arena& memory) { plan(memory); })));
+  plan_memory_.emplace(std::move(plans));
   if (device_.stream().dry()) return {};
   // A pair turns by its patch's row, or by its column; pairs that only fill the room of a head never turn.
   const int64_t quarter = spec.head_dim() / 4;
@@ -238,6 +242,23 @@ void TowerPass::begin(const PictureView& picture) {
   uploaded_->wait();
   upload(picture);
   uploaded_->set();
+  plan(*plan_memory_);
+}
+
+void TowerPass::plan(Arena& memory) {
+  const int64_t patches = grid_.patches(), unit = rows_of_unit(device_.kind());
+  const ops::HeadShape shape = {.heads = tower_.spec_.heads,
+                                .kv_heads = tower_.spec_.heads,
+                                .head_dim = tower_.head_room_,
+                                .dtype = activation(),
+                                .backend = tower_.numerics_.attention,
+                                .whole = true};
+  memory.release(0);
+  plans_.clear();
+  for (int64_t first = 0; first < patches; first += unit) {
+    const ops::Rows rows = rows_of(first, std::min(unit, patches - first));
+    plans_.push_back(ops::plan_attention(device_.stream(), rows, rows.views[ops::kWholeView], shape, memory));
+  }
 }
 
 void TowerPass::set_rows(int64_t patches) {
@@ -291,12 +312,16 @@ TowerPass::Vectors TowerPass::take() {
   return taken;
 }
 
-// One unit of each stage: all others take as much or less.
-void TowerPass::run_dry(Arena& scratch) {
-  const PictureRules& rules = tower_.spec_.rules;
-  const auto merge = rules.merge_size;
+void TowerPass::set_largest() {
+  const auto merge = tower_.spec_.rules.merge_size;
   grid_ = {merge, static_cast<int32_t>(tower_.spec_.most_patches() / merge / merge * merge), merge};
   set_rows(grid_.patches());
+}
+
+// One unit of each stage: all others take as much or less.
+void TowerPass::run_dry(Arena& scratch) {
+  set_largest();
+  plan(*plan_memory_);
   for (int32_t unit = 0; unit < units_->count(); ++unit) run_unit((*units_)[unit], scratch);
   units_.reset();
 }
@@ -413,8 +438,7 @@ void TowerPass::attend(const Tower::Layer& layer, int64_t first, int64_t n, Aren
     attention.q = q_.view(activation(), {grid_.patches(), heads, room}).rows(first, n);
     attention.heads = heads;
     attention.scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim()));
-    attention.work = ops::plan_attention(stream, rows, view,
-                                         {heads, heads, room, activation(), tower_.numerics_.attention}, scratch);
+    attention.work = plans_[static_cast<size_t>(first / rows_of_unit(device_.kind()))];
     attention.kv = kv();
     attention.out = scratch.take(activation(), {n, int64_t{heads} * room});
     ops::attention(stream, rows, view, attention, scratch);
