@@ -1,4 +1,5 @@
-// Times the vision tower over one picture, on random weights: vision_bench [DEVICE [FOLDER [WIDTH HEIGHT]]].
+// Times the vision tower over one picture, on random weights, and beside it the rate of its widest product alone, the
+// floor of arithmetic: vision_bench [DEVICE [FOLDER [WIDTH HEIGHT]]].
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,30 @@ template <typename T>
 T needed(Result<T> result) {
   VOLLEY_CHECK_MSG(result.ok(), result.ok() ? "" : result.error().message);
   return std::move(result).value();
+}
+
+// TFLOP/s of a unit's rows times the first matrix of a layer's network.
+double product_rate(Device& device, const model::TowerSpec& spec) {
+  constexpr int kCalls = 32;
+  const int64_t rows = model::TowerPass::rows_of_unit(device.kind()), k = spec.hidden, n = spec.inner;
+  const std::vector<float> values(static_cast<size_t>(n * k), 0.01f);
+  const ops::WeightRows part = {values.data(), DType::kF32, n};
+  const ops::LinearWeight weight = needed(ops::pack_linear(device, {&part, 1}, k, DType::kBF16));
+  const Buffer x = needed(device.allocate(static_cast<size_t>(rows * k) * sizeof(BFloat16)));
+  const Buffer y = needed(device.allocate(static_cast<size_t>(rows * n) * sizeof(BFloat16)));
+  const auto product = [&](Arena& scratch) {
+    const TensorView to = y.view(DType::kBF16, {rows, n});
+    ops::linear(device.stream(), weight, x.view(DType::kBF16, {rows, k}), to, {}, scratch);
+  };
+  Arena scratch(needed(device.allocate(static_cast<size_t>(measure_scratch(device.stream(), product)))));
+  const auto begin = device.make_fence(), end = device.make_fence();
+  for (int call = -kCalls; call < kCalls; ++call) {
+    if (call == 0) begin->set();
+    product(scratch);
+  }
+  end->set();
+  end->wait();
+  return 2e-12 * static_cast<double>(rows * n * k) * kCalls / end->seconds_since(*begin);
 }
 
 void measure(const std::string& on, const std::string& folder, int32_t width, int32_t height) {
@@ -42,6 +67,8 @@ void measure(const std::string& on, const std::string& folder, int32_t width, in
                                 model::TowerPass::rows_of_unit(device->kind()));
   double macs = 0;
   for (int32_t unit = 0; unit < units.count(); ++unit) macs += units.macs(unit);
+  const double rate = product_rate(*device, *spec);
+  std::printf("product alone: %.2f TFLOP/s, so the floor is %.2f ms\n", rate, 2e-9 * macs / rate);
   const int runs = device->kind() == DeviceKind::kCpu ? 2 : 8;
   for (int run = 0; run < runs; ++run) {
     pass->begin({width, height, rgb});

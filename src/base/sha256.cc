@@ -8,7 +8,7 @@
 namespace volley {
 namespace {
 
-constexpr size_t kBlock = 64, kLanes = 4, kRounds = 64;
+constexpr size_t kBlock = 64, kLanes = 16, kRounds = 64;
 typedef uint32_t Lanes __attribute__((vector_size(kLanes * sizeof(uint32_t))));  // NOLINT: a vector has no other form
 
 // The first bits of the fractional parts of the square roots and cube roots of the first primes.
@@ -24,21 +24,27 @@ constexpr std::array<uint32_t, kRounds> kRound = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-template <int kBits, typename Word>
-Word turned(const Word& x) {
-  return x >> kBits | x << (32 - kBits);
+// to ^= x, rotated to the right by each number of bits. Nothing returns a Word: how depends on the instruction set.
+template <int... kBits, typename Word>
+[[gnu::always_inline]] inline void xor_turned(const Word& x, Word& to) {
+  ((to ^= x >> kBits | x << (32 - kBits)), ...);
 }
 
 template <typename Word>
-void compress(std::array<Word, 8>& state, std::array<Word, kRounds>& w) {
+[[gnu::always_inline]] inline void compress(std::array<Word, 8>& state, std::array<Word, kRounds>& w) {
   for (size_t i = 16; i < kRounds; ++i) {
-    const Word a = w[i - 15], b = w[i - 2];
-    w[i] = w[i - 16] + (turned<7>(a) ^ turned<18>(a) ^ a >> 3) + w[i - 7] + (turned<17>(b) ^ turned<19>(b) ^ b >> 10);
+    Word early = w[i - 15] >> 3, late = w[i - 2] >> 10;
+    xor_turned<7, 18>(w[i - 15], early);
+    xor_turned<17, 19>(w[i - 2], late);
+    w[i] = w[i - 16] + early + w[i - 7] + late;
   }
   auto [a, b, c, d, e, f, g, h] = state;
   for (size_t i = 0; i < kRounds; ++i) {
-    const Word more = h + (turned<6>(e) ^ turned<11>(e) ^ turned<25>(e)) + ((e & f) ^ (~e & g)) + kRound[i] + w[i];
-    const Word other = (turned<2>(a) ^ turned<13>(a) ^ turned<22>(a)) + ((a & b) ^ (a & c) ^ (b & c));
+    Word of_a = {}, of_e = {};
+    xor_turned<2, 13, 22>(a, of_a);
+    xor_turned<6, 11, 25>(e, of_e);
+    const Word more = h + of_e + ((e & f) ^ (~e & g)) + kRound[i] + w[i];
+    const Word other = of_a + ((a & b) ^ (a & c) ^ (b & c));
     h = g, g = f, f = e, e = d + more, d = c, c = b, b = a, a = more + other;
   }
   const std::array<Word, 8> sums = {a, b, c, d, e, f, g, h};
@@ -47,6 +53,35 @@ void compress(std::array<Word, 8>& state, std::array<Word, kRounds>& w) {
 
 uint32_t big_endian(const uint8_t* at) {
   return uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3];
+}
+
+[[gnu::always_inline]] inline void chain(std::span<const uint8_t> content, std::array<Lanes, 8>& state) {
+  std::array<Lanes, kRounds> w;
+  for (size_t begin = 0; begin < content.size(); begin += kLanes * kBlock) {
+    std::array<uint8_t, kLanes* kBlock> block = {};  // the last may be short: the length tells zeros apart
+    std::copy_n(content.begin() + static_cast<ptrdiff_t>(begin), std::min(block.size(), content.size() - begin),
+                block.begin());
+    std::memcpy(w.data(), block.data(), block.size());
+    compress(state, w);
+  }
+}
+
+// The same for wider registers.
+#ifdef __x86_64__
+[[gnu::target("avx512f")]] void chain_in_512_bits(std::span<const uint8_t> content, std::array<Lanes, 8>& state) {
+  chain(content, state);
+}
+[[gnu::target("avx2")]] void chain_in_256_bits(std::span<const uint8_t> content, std::array<Lanes, 8>& state) {
+  chain(content, state);
+}
+#endif
+
+void chain_at_best(std::span<const uint8_t> content, std::array<Lanes, 8>& state) {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) return chain_in_512_bits(content, state);
+  if (__builtin_cpu_supports("avx2")) return chain_in_256_bits(content, state);
+#endif
+  chain(content, state);
 }
 
 }  // namespace
@@ -71,14 +106,7 @@ Sha256 sha256(std::span<const uint8_t> bytes) {
 Sha256 content_hash(std::span<const uint8_t> head, std::span<const uint8_t> content) {
   std::array<Lanes, 8> state;
   for (size_t i = 0; i < state.size(); ++i) state[i] = Lanes{} + kBegin[i];
-  std::array<Lanes, kRounds> w;
-  for (size_t begin = 0; begin < content.size(); begin += kLanes * kBlock) {
-    std::array<uint8_t, kLanes* kBlock> block = {};  // the last may be short: the length tells zeros apart
-    std::copy_n(content.begin() + static_cast<ptrdiff_t>(begin), std::min(block.size(), content.size() - begin),
-                block.begin());
-    std::memcpy(w.data(), block.data(), block.size());
-    compress(state, w);
-  }
+  chain_at_best(content, state);
   std::vector<uint8_t> rest(head.begin(), head.end());
   const uint64_t length = content.size();
   for (const auto& [from, bytes] : {std::pair<const void*, size_t>(&length, sizeof(length)), {&state, sizeof(state)}}) {

@@ -11,6 +11,8 @@ endfunction()
 set(parameters "Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args")
 set(arguments "stream, head_dim, blocks, early, args")
 launcher(attention_latent_tiles attention/attention_latent_cuda.cuh "${parameters}" "launch_latents(${arguments})")
+launcher(attention_hopper_wide_tiles attention/attention_hopper_cuda.cuh "${parameters}"
+  "launch_wide_tiles(${arguments})")
 foreach(backend hopper portable)
   launcher(attention_${backend}_tiles attention/attention_${backend}_cuda.cuh "${parameters}"
     "launch_${backend}<false>(${arguments})")

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/math.h"
+#include "device/dry_run.h"
 #include "ops/rope_angles/rope_angles.h"
 #include "ops/vision/vision.h"
 
@@ -202,6 +203,9 @@ Status TowerPass::allocate() {
   VOLLEY_ASSIGN(host_input_, device_.allocate_host(static_cast<size_t>(end)));
   VOLLEY_ASSIGN(host_out_, device_.allocate_host(out_.bytes()));
   uploaded_ = device_.make_fence();
+  set_largest();
+  VOLLEY_ASSIGN(Buffer plans, take(measure_scratch(device_.stream(), [&](Arena& memory) { plan(memory); })));
+  plan_memory_.emplace(std::move(plans));
   if (device_.stream().dry()) return {};
   // A pair turns by its patch's row, or by its column; pairs that only fill the room of a head never turn.
   const int64_t quarter = spec.head_dim() / 4;
@@ -238,6 +242,23 @@ void TowerPass::begin(const PictureView& picture) {
   uploaded_->wait();
   upload(picture);
   uploaded_->set();
+  plan(*plan_memory_);
+}
+
+void TowerPass::plan(Arena& memory) {
+  const int64_t patches = grid_.patches(), unit = rows_of_unit(device_.kind());
+  const ops::HeadShape shape = {.heads = tower_.spec_.heads,
+                                .kv_heads = tower_.spec_.heads,
+                                .head_dim = tower_.head_room_,
+                                .dtype = activation(),
+                                .backend = tower_.numerics_.attention,
+                                .whole = true};
+  memory.release(0);
+  plans_.clear();
+  for (int64_t first = 0; first < patches; first += unit) {
+    const ops::Rows rows = rows_of(first, std::min(unit, patches - first));
+    plans_.push_back(ops::plan_attention(device_.stream(), rows, rows.views[ops::kWholeView], shape, memory));
+  }
 }
 
 void TowerPass::set_rows(int64_t patches) {
@@ -273,32 +294,34 @@ void TowerPass::run(int32_t begin, int32_t end, Arena& scratch) {
   const Piece& piece = pieces_[pieces_used_++];
   piece.begin->set();
   for (; next_ < end; ++next_) run_unit((*units_)[next_], scratch);
-  if (is_complete()) {
-    const int64_t tokens = grid_.patches() / tower_.spec_.merged();
-    const auto bytes = static_cast<size_t>(tower_.spec_.kinds() * tokens * tower_.spec_.out) * sizeof(float);
-    device_.enqueue_download(host_out_.data(), out_.data(), bytes);
-  }
+  const int64_t tokens = grid_.patches() / tower_.spec_.merged();
+  const auto values = static_cast<size_t>(tower_.spec_.kinds() * tokens * tower_.spec_.out);
+  if (is_complete()) device_.enqueue_download(host_out_.data(), out_.data(), values * sizeof(float));
   piece.end->set();
+  // The system takes milliseconds to make memory of megabytes, in which a GPU is at work.
+  if (is_complete()) values_ = std::vector<float>(values);
 }
 
 TowerPass::Vectors TowerPass::take() {
   VOLLEY_CHECK(is_complete());
-  Vectors taken;
+  Vectors taken = {std::move(values_)};
   pieces_[pieces_used_ - 1].end->wait();
   for (size_t i = 0; i < pieces_used_; ++i) taken.seconds += pieces_[i].end->seconds_since(*pieces_[i].begin);
-  const int64_t tokens = grid_.patches() / tower_.spec_.merged();
-  const auto* from = static_cast<const float*>(host_out_.data());
-  taken.values.assign(from, from + tower_.spec_.kinds() * tokens * tower_.spec_.out);
+  std::memcpy(taken.values.data(), host_out_.data(), taken.values.size() * sizeof(float));
   units_.reset();
   return taken;
 }
 
-// One unit of each stage: all others take as much or less.
-void TowerPass::run_dry(Arena& scratch) {
-  const PictureRules& rules = tower_.spec_.rules;
-  const auto merge = rules.merge_size;
+void TowerPass::set_largest() {
+  const auto merge = tower_.spec_.rules.merge_size;
   grid_ = {merge, static_cast<int32_t>(tower_.spec_.most_patches() / merge / merge * merge), merge};
   set_rows(grid_.patches());
+}
+
+// One unit of each stage: all others take as much or less.
+void TowerPass::run_dry(Arena& scratch) {
+  set_largest();
+  plan(*plan_memory_);
   for (int32_t unit = 0; unit < units_->count(); ++unit) run_unit((*units_)[unit], scratch);
   units_.reset();
 }
@@ -389,12 +412,12 @@ void TowerPass::project(const Tower::Layer& layer, int64_t first, int64_t n, Are
   const int64_t heads = spec.heads, room = tower_.head_room_;
   const TensorView h = scratch.take(activation(), {n, spec.hidden});
   ops::layer_norm(stream, residual(first, n), layer.norm1.weight.view, layer.norm1.bias.view, spec.norm_eps, h);
-  const TensorView narrow = scratch.take(DType::kF32, {n, 3 * int64_t{spec.hidden}});
-  ops::linear(stream, layer.qkv.weight, h, narrow, {}, scratch);
   ops::QkvWrite write;
-  write.qkv = scratch.take(DType::kF32, {n, 3 * heads * room});
-  ops::widen_heads(stream, narrow, layer.qkv.bias.view, 3 * spec.heads, write.qkv);
+  write.qkv = scratch.take(DType::kF32, {n, 3 * int64_t{spec.hidden}});
+  ops::linear(stream, layer.qkv.weight, h, write.qkv, {}, scratch);
+  write.bias = layer.qkv.bias.view;
   write.heads = spec.heads;
+  write.narrow_dim = spec.head_dim();
   write.rope = tables(angles_, grid_.patches());
   write.kv = kv();
   write.q_out = q_.view(activation(), {grid_.patches(), heads, room}).rows(first, n);
@@ -415,8 +438,7 @@ void TowerPass::attend(const Tower::Layer& layer, int64_t first, int64_t n, Aren
     attention.q = q_.view(activation(), {grid_.patches(), heads, room}).rows(first, n);
     attention.heads = heads;
     attention.scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim()));
-    attention.work = ops::plan_attention(stream, rows, view,
-                                         {heads, heads, room, activation(), tower_.numerics_.attention}, scratch);
+    attention.work = plans_[static_cast<size_t>(first / rows_of_unit(device_.kind()))];
     attention.kv = kv();
     attention.out = scratch.take(activation(), {n, int64_t{heads} * room});
     ops::attention(stream, rows, view, attention, scratch);

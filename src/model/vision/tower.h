@@ -9,6 +9,7 @@
 
 #include "model/vision/spec.h"
 #include "model/weight_loader.h"
+#include "ops/attention/attention.h"
 #include "ops/paged_kv/paged_kv.h"
 #include "ops/vision/vision.h"
 
@@ -90,6 +91,8 @@ class TowerPass {
   Status allocate();
   void upload(const PictureView& picture);
   void set_rows(int64_t patches);
+  void set_largest();
+  void plan(Arena& memory);
   void run_unit(const TowerUnits::Unit& unit, Arena& scratch);
   void embed(int64_t first, int64_t rows, Arena& scratch);
   void project(const Tower::Layer& layer, int64_t first, int64_t rows, Arena& scratch);
@@ -108,6 +111,10 @@ class TowerPass {
   // tables of angles: of all places along an edge, and of the picture's patches.
   Buffer input_, x_, q_, kv_, out_, edge_angles_, angles_;
   Buffer host_input_, host_out_;
+  // Attention's plan for each unit's rows, which all layers share, and their memory.
+  std::vector<ops::AttentionWork> plans_;
+  std::optional<Arena> plan_memory_;
+  std::vector<float> values_;  // room for what take() returns
   std::unique_ptr<Fence> uploaded_;
   struct Piece {
     std::unique_ptr<Fence> begin, end;

@@ -54,6 +54,9 @@ struct HeadShape {
   // 0: all multiprocessors. No effect on results, nor on the plain kernel.
   int32_t multiprocessors = 0;
   int32_t v_in_k = 0;  // of KvLayer
+  // CUDA: no work of a tile's rows is divided, because there are many tiles of about equal cost; and where a kernel for
+  // that is built, a block reads K and V for twice as many rows. No effect on results.
+  bool whole = false;
 
   int32_t value_dim() const { return v_in_k > 0 ? v_in_k : head_dim; }
   bool operator==(const HeadShape&) const = default;
@@ -65,6 +68,7 @@ struct AttentionWork {
   void* lists = nullptr;     // WorkLists of attention_cuda_work.cuh
   void* partials = nullptr;  // fp32
   int32_t blocks = 0;        // blocks of the grid
+  int32_t tile_rows = 0;
   int32_t max_tiles = 0, max_items = 0, max_partials = 0;
   AttentionBackend backend = AttentionBackend::kAuto;  // CUDA: resolved
 };

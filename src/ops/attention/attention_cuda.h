@@ -24,6 +24,11 @@ struct TilesArgs;
 using TilesLaunch = void(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
 TilesLaunch attention_hopper_tiles, attention_hopper_code_tiles;
 TilesLaunch attention_portable_tiles, attention_portable_code_tiles;
+// For tiles of kWideTileRows (HeadShape::whole), none of which is cut, and whether it takes these heads.
+TilesLaunch attention_hopper_wide_tiles;
+constexpr bool attention_wide_fits(DType kv, int head_dim) {
+  return kv == DType::kBF16 && (head_dim == 64 || head_dim == 128);
+}
 // The one for latents, on GPUs with wgmma, and whether it takes these.
 TilesLaunch attention_latent_tiles;
 constexpr bool attention_latent_fits(DType kv, int head_dim, int v_in_k) {

@@ -275,6 +275,30 @@ TEST_P(AttentionCudaTiles, TheRestOfAWaveIsCut) {
   }
 }
 
+// Tiles that are not cut, of twice the rows where that is built: all rows see one another, or different ranges with
+// chunks of several lengths; tiles that are not full; values that only some rows see.
+TEST_P(AttentionCudaTiles, WholeTilesGiveTheSameBits) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int head_dim : {64, 128, 256}) {
+    for (int kv_heads : {8, 2}) {
+      AttentionWorld world(device, {GetParam(), head_dim, 8, kv_heads, 64}, {1300, 300});
+      world.write_values(0, {1240},
+                         std::vector<float>(2 * kv_heads * head_dim, std::numeric_limits<float>::infinity()));
+      std::vector<Row> rows;
+      for (int i = 0; i < 1000; ++i) rows.push_back({0, 0, i < 500 ? 1237 : 250 + i, i});
+      for (int i = 0; i < 90; ++i) rows.push_back({1, 0, 300, i});
+      world.set_launch({});
+      const auto want = world.run(rows);
+      for (const auto backend : {AttentionBackend::kAuto, AttentionBackend::kPortable}) {
+        for (int count : {0, 1, 7}) {
+          world.set_launch({.multiprocessors = count, .calls = 2, .whole = true});
+          EXPECT_EQ(world.run(rows, count == 7, backend), want) << head_dim << " " << kv_heads << " " << count;
+        }
+      }
+    }
+  }
+}
+
 // Two devices of one GPU have streams of their own, so that blocks of one's kernels take the places of the other's.
 TEST_P(AttentionCudaTiles, TwoStreamsShareTheGpu) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(first);

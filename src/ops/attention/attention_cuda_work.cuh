@@ -2,8 +2,8 @@
 // folder.
 //
 // A *query row* is one head of one row of the batch. For each KV head, each row of a segment has g query rows that
-// share it; these, row after row, are cut into tiles of kTileRows. A tile with the chunks that its rows see is one
-// item, or several if the other multiprocessors would otherwise wait for it.
+// share it; these, row after row, are cut into tiles of kTileRows or kWideTileRows. A tile with the chunks that its
+// rows see is one item, or several if the other multiprocessors would otherwise wait for it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace volley::ops {
 
-inline constexpr int kTileRows = 64;
+inline constexpr int kTileRows = 64, kWideTileRows = 128;
 inline constexpr int kTilePositions = 64;
 
 // The length of a row's chunks, as the exponent of two, from the end of its range, so that there are at most

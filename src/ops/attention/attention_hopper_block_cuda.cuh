@@ -22,30 +22,34 @@ template <int kBytes>
 struct CodeSlots<kBytes, 0> {};
 
 // kCodes: the cache holds e4m3 codes, which attention_hopper_codes_cuda.cuh widens on their way into the ring. Codes
-// are first copied into a ring of their own, which takes a quarter of the memory.
-template <int kHeadDim_, bool kCodes_ = false>
+// are first copied into a ring of their own, which takes a quarter of the memory. kRowSets: warpgroups that have
+// kTileRows each of the block's query rows; with two, no tile may be cut.
+template <int kHeadDim_, bool kCodes_ = false, int kRowSets_ = 1>
 struct HopperShape {
   static constexpr int kHeadDim = kHeadDim_, kKeyDim = kHeadDim, kOperands = 2;  // K and V
   static constexpr bool kCodes = kCodes_;
   static constexpr int kHalves = kHeadDim > 128 ? 2 : 1;  // parts of the outputs, a warpgroup each
-  static constexpr int kComputeThreads = 128 * kHalves;
+  static constexpr int kRowSets = kRowSets_, kRows = kTileRows * kRowSets;
+  static constexpr int kComputeThreads = 128 * kHalves * kRowSets;
+  static_assert(kRowSets == 1 || (kHalves == 1 && !kCodes));
   // One more warpgroup for the copying warp: registers can only be handed over by whole warpgroups.
   static constexpr int kThreads = kComputeThreads + 128;
   // All warps share the registers that a block starts with, 128 or 168 a thread. With codes the number avoids spills
   // (ptxas -v).
   static constexpr int kCopyRegisters = !kCodes ? 32 : kHeadDim == 128 ? 40 : 56;
-  static constexpr int kComputeRegisters = kHalves == 1 ? 256 - kCopyRegisters : (3 * 168 - kCopyRegisters) / 16 * 8;
-  static constexpr int kBlocks = attention_blocks_per_multiprocessor(kHeadDim);
+  static constexpr int kComputeRegisters =
+      kComputeThreads == 128 ? 256 - kCopyRegisters : (3 * 168 - kCopyRegisters) / 16 * 8;
+  static constexpr int kBlocks = kRowSets > 1 ? 1 : attention_blocks_per_multiprocessor(kHeadDim);
   static constexpr int kGroupBytes = 8 * kHeadDim * 2;  // 8 positions, or query rows
   static constexpr int kTileBytes = kTilePositions * kHeadDim * 2;
-  static constexpr int kTileRoom = kHeadDim == 64 ? 8 : 4;               // tiles of K or V that there is room for
-  static constexpr int kSlots = kCodes ? kTileRoom / 4 * 3 : kTileRoom;  // slots of the ring, a tile each
+  static constexpr int kTileRoom = kHeadDim == 64 || kRowSets > 1 ? 8 : 4;  // tiles of K or V that there is room for
+  static constexpr int kSlots = kCodes ? kTileRoom / 4 * 3 : kTileRoom;     // slots of the ring, a tile each
   static constexpr int kCodeSlots = kCodes ? kTileRoom / 2 : 0;  // slots of the ring of codes, half the bytes each
   static constexpr int kFillers = kCodes ? 128 : 1;              // threads that report a slot as full
   static constexpr int kOutputs = kHeadDim / kHalves / 8;        // matrices of 8 outputs, a warp
 
   struct Shared {
-    alignas(1024) uint8_t q[kTileBytes];
+    alignas(1024) uint8_t q[kRowSets * kTileBytes];
     uint8_t slots[kSlots][kTileBytes];
     float4 merged[kOutputs][kComputeThreads];
     WorkItem items[kItemRing];

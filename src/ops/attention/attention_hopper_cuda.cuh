@@ -76,7 +76,7 @@ __device__ void fetch_item(const TilesArgs& args, typename Shape::Shared& shared
 
 template <typename Shape>
 __device__ void copy_q(const TilesArgs& args, typename Shape::Shared& shared, const WorkItem& item, int kv_head) {
-  constexpr int kRowPieces = Shape::kKeyDim / 8, kPieces = kTileRows * kRowPieces / Shape::kComputeThreads;
+  constexpr int kRowPieces = Shape::kKeyDim / 8, kPieces = Shape::kRows * kRowPieces / Shape::kComputeThreads;
   const int first = item.first, count = item.count;
   const uint32_t to = hopper::shared_address(shared.q);
   const __nv_bfloat16* from =
@@ -178,7 +178,7 @@ struct ItemRun {
   int partial;                 // index in the tile of the item's next one
   bool first_chunk = true;
 
-  __device__ int half() const { return threadIdx.x / 128; }
+  __device__ int half() const { return Shape::kRowSets > 1 ? 0 : threadIdx.x / 128; }
   __device__ float4& merged(int j) const { return shared.merged[j][threadIdx.x]; }
   __device__ bool edge(int32_t position) const {
     return uniform(position < all_begin || position + kTilePositions > all_end);
@@ -193,7 +193,8 @@ struct ItemRun {
   __device__ void attend(const RowRanges& visible);
   __device__ void score_tile(float (&s)[kScoreTiles][4]) {
     hopper::barrier_wait(&shared.full[k.slot], k.parity);
-    begin_scores<Shape>(s, shared.q, shared.slots[k.slot]);
+    const int set = Shape::kRowSets > 1 ? threadIdx.x / 128 : 0;
+    begin_scores<Shape>(s, shared.q + set * Shape::kTileBytes, shared.slots[k.slot]);
   }
   __device__ __forceinline__ void weigh(float (&s)[kScoreTiles][4], int32_t position, RowState<Shape>& state,
                                         uint32_t (&p)[kScoreTiles][2], float (&factor)[2]) {
@@ -316,7 +317,7 @@ __device__ void compute(const TilesArgs& args, typename Shape::Shared& shared, i
   RingPlace<Shape::kSlots> k, v;
   v.next();
   bool cut = false;  // any item is a part of its tile
-  const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+  const int warp_row = threadIdx.x / 32 % (Shape::kRows / 16) * 16, row = warp_row + threadIdx.x % 32 / 4;
   for (int32_t index = 0; unit_of(index) < units; ++index) {
     if (index > 0) compute_sync<Shape>();  // the q of the item before has been read
     const WorkItem& item = shared.items[index % kItemRing];
@@ -329,7 +330,7 @@ __device__ void compute(const TilesArgs& args, typename Shape::Shared& shared, i
     copies_wait<0>();
     share_writes();
     compute_sync<Shape>();
-    const bool active = uniform(threadIdx.x / 32 % 4 * 16 < item.count);
+    const bool active = uniform(warp_row < item.count);
     ItemRun<Shape> run = {args, shared, item, kv_head, k, v, item.all_begin, item.all_end, row, active, item.partial};
     run.attend(visible);
     k = run.k, v = run.v;
@@ -337,7 +338,9 @@ __device__ void compute(const TilesArgs& args, typename Shape::Shared& shared, i
     report_arrival<Shape>(args, item, kv_head);
     cut = true;
   }
-  if (cut) merge_tiles<Shape>(args, shared, units);
+  if constexpr (Shape::kRowSets == 1) {
+    if (cut) merge_tiles<Shape>(args, shared, units);
+  }
   // Blocks without items free their place for the next kernel at once. One of them must have waited, so that this
   // kernel does not end before the one in front of it.
   if (blockIdx.x == 0) cuda::wait_for_predecessors();
@@ -392,6 +395,11 @@ void launch_hopper(Stream& stream, int blocks, bool early, const TilesArgs& args
   how.shared_bytes = sizeof(typename Shape::Shared);
   how.early = early;
   cuda::launch(attention_hopper_kernel<Shape>, how, stream, args);
+}
+
+inline void launch_wide_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args) {
+  if (head_dim == 64) return launch_hopper<HopperShape<64, false, 2>>(stream, blocks, early, args);
+  launch_hopper<HopperShape<128, false, 2>>(stream, blocks, early, args);
 }
 
 // kCodes: of HopperShape.

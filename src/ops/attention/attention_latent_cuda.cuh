@@ -16,7 +16,7 @@ template <int kLatent>
 struct LatentTiles {
   static constexpr int kHeadDim = kLatent, kKeyDim = kLatent + 64, kOperands = 1;
   static constexpr bool kCodes = false;
-  static constexpr int kHalves = 2;
+  static constexpr int kHalves = 2, kRows = kTileRows;
   // Two warpgroups for outputs, then one for scores, then that of the copying warp.
   static constexpr int kComputeThreads = 128 * kHalves, kCopyThread = kComputeThreads + 128,
                        kThreads = kCopyThread + 128;

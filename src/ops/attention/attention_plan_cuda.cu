@@ -39,10 +39,11 @@ struct PlanArgs {
   const int32_t* cache_positions;  // may be null
   const RowSegment* segments;
   int n_segments, rows;
-  int group, kv_heads, blocks;
+  int group, kv_heads, blocks, tile_rows;
   int max_tiles, max_items, max_partials;
   bool shared_tiles;
   bool long_chunks;
+  bool whole;   // no tile is cut
   bool evened;  // a segment may have kLeastTiles
   WorkLists lists;
 };
@@ -69,7 +70,7 @@ __device__ int32_t make_tiles(const PlanArgs& args) {
     const RowSegment& segment = args.segments[s];
     if (segment.rows <= 0) return 0;
     if (segment.row_begin < 0 || segment.row_begin + segment.rows > args.rows) __trap();
-    return (segment.rows * args.group + kTileRows - 1) / kTileRows;
+    return (segment.rows * args.group + args.tile_rows - 1) / args.tile_rows;
   };
   int32_t mine = 0, total;
   for (int s = from; s < to; ++s) mine += tiles_of(s);
@@ -81,8 +82,8 @@ __device__ int32_t make_tiles(const PlanArgs& args) {
     for (int32_t i = 0; i < count; ++i) {
       TileInfo& tile = args.lists.tiles[at++];
       tile.row = segment.row_begin;
-      tile.first = i * kTileRows;
-      tile.count = min(kTileRows, segment.rows * args.group - tile.first);
+      tile.first = i * args.tile_rows;
+      tile.count = min(args.tile_rows, segment.rows * args.group - tile.first);
       tile.slot = segment.slot;
     }
   }
@@ -318,7 +319,7 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   for (int t = from; t < to; ++t) mine += (args.lists.tiles[t].end - args.lists.tiles[t].begin + 63) / 64;
   scan<2>(mine, &total);
   const auto share = static_cast<int32_t>(int64_t{total} * 64 * args.kv_heads / args.blocks) + 1;
-  const Lengths lengths = choose_lengths(args, tiles, share);
+  const Lengths lengths = args.whole ? Lengths{INT32_MAX / 2, INT32_MAX, 0} : choose_lengths(args, tiles, share);
   mine = 0;
   for (int t = from; t < to; ++t) {
     TileInfo& tile = args.lists.tiles[t];
@@ -391,10 +392,10 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
 }
 
 // Blocks of the grid: as many as fit on the multiprocessors that the pass may use.
-int64_t most_blocks(const GpuInfo& gpu, const HeadShape& shape) {
+int64_t most_blocks(const GpuInfo& gpu, const HeadShape& shape, int tile_rows) {
   const int count =
       shape.multiprocessors > 0 ? std::min(shape.multiprocessors, gpu.multiprocessors) : gpu.multiprocessors;
-  return int64_t{count} * attention_blocks_per_multiprocessor(shape.head_dim);
+  return int64_t{count} * (tile_rows == kTileRows ? attention_blocks_per_multiprocessor(shape.head_dim) : 1);
 }
 
 struct WorkSize {
@@ -402,19 +403,24 @@ struct WorkSize {
   int64_t list_bytes, partial_floats;
 };
 
-WorkSize size_of(const GpuInfo& gpu, const Rows& rows, const HeadShape& shape) {
+WorkSize size_of(const GpuInfo& gpu, const Rows& rows, const HeadShape& shape, AttentionBackend backend) {
   VOLLEY_CHECK(shape.kv_heads >= 1 && shape.heads % shape.kv_heads == 0 && rows.max_segment_rows >= 0);
   VOLLEY_CHECK_GE(rows.max_positions, 1);
+  const bool wide =
+      shape.whole && backend == AttentionBackend::kWgmma && attention_wide_fits(shape.dtype, shape.head_dim);
+  const int64_t tile_rows = wide ? kWideTileRows : kTileRows;
   const int64_t group = shape.heads / shape.kv_heads, segments = std::min(rows.n_segments, rows.rows);
   // Rows of a tile may have chunks of different lengths, up to those of the longest sequence.
   const int64_t lengths = std::min<int64_t>(
       chunk_shift(rows.max_positions, has_long_chunks(shape.heads, shape.v_in_k)) - kLeastChunkShift + 1,
       std::max(rows.max_segment_rows, 1));
-  const int64_t tiles = lengths * std::min(segments * ((rows.max_segment_rows * group + kTileRows - 1) / kTileRows),
-                                           rows.rows * group / kTileRows + segments);
-  const int64_t blocks = most_blocks(gpu, shape);
+  const int64_t tiles = lengths * std::min(segments * ((rows.max_segment_rows * group + tile_rows - 1) / tile_rows),
+                                           rows.rows * group / tile_rows + segments);
+  const int64_t blocks = most_blocks(gpu, shape, static_cast<int>(tile_rows));
   const int64_t chunks =
-      std::min<int64_t>(chunk_end(rows.max_positions - 1, kLeastChunkShift) >> kLeastChunkShift, kMaxChunks);
+      shape.whole
+          ? 1
+          : std::min<int64_t>(chunk_end(rows.max_positions - 1, kLeastChunkShift) >> kLeastChunkShift, kMaxChunks);
   // With a chunk more, an item would be longer than a block's share of all positions. So beyond the first of each tile
   // there are fewer than two for each share, and up to two more where a tile's range begins and ends within chunks.
   const int64_t items = std::min(tiles * chunks, 3 * tiles + 2 * (blocks / shape.kv_heads + 1));
@@ -422,6 +428,7 @@ WorkSize size_of(const GpuInfo& gpu, const Rows& rows, const HeadShape& shape) {
   const int64_t partials =
       std::min(tiles * chunks, (latents ? kLatentPartialsPerBlock : kPartialsPerBlock) * blocks / shape.kv_heads);
   WorkSize size;
+  size.work.tile_rows = static_cast<int32_t>(tile_rows);
   size.work.max_tiles = static_cast<int32_t>(tiles);
   size.work.max_items = static_cast<int32_t>(items);
   size.work.max_partials = static_cast<int32_t>(chunks > 1 ? partials : 0);
@@ -446,7 +453,7 @@ AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowVie
     none.backend = backend;
     return none;
   }
-  WorkSize size = size_of(stream.gpu(), rows, shape);
+  WorkSize size = size_of(stream.gpu(), rows, shape, backend);
   AttentionWork work = size.work;
   work.backend = backend;
   work.lists = scratch.take(DType::kU8, {size.list_bytes}).data;
@@ -460,7 +467,9 @@ AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowVie
   args.rows = rows.rows;
   args.group = shape.heads / shape.kv_heads;
   args.kv_heads = shape.kv_heads;
-  args.blocks = static_cast<int>(most_blocks(stream.gpu(), shape));
+  args.blocks = static_cast<int>(most_blocks(stream.gpu(), shape, work.tile_rows));
+  args.tile_rows = work.tile_rows;
+  args.whole = shape.whole;
   args.max_tiles = work.max_tiles;
   args.max_items = work.max_items;
   args.max_partials = work.max_partials;

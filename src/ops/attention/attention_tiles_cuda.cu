@@ -162,7 +162,9 @@ void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view,
     if (args.kv.v_in_k > 0) {
       return attention_latent_tiles(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);
     }
-    const auto kernel = codes ? attention_hopper_code_tiles : attention_hopper_tiles;
+    const auto kernel = args.work.tile_rows > kTileRows ? attention_hopper_wide_tiles
+                        : codes                         ? attention_hopper_code_tiles
+                                                        : attention_hopper_tiles;
     return kernel(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);
   }
   const auto kernel = codes ? attention_portable_code_tiles : attention_portable_tiles;

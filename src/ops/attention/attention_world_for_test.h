@@ -113,6 +113,7 @@ class AttentionWorld {
     int multiprocessors = 0;  // AttentionRows
     int blocks = 0;           // blocks of the grid, unless 0, instead of the plan's
     int calls = 1;            // one after the other
+    bool whole = false;       // HeadShape
   };
   void set_launch(const Launch& launch) { launch_ = launch; }
   int last_blocks() const { return blocks_; }  // planned blocks of the last run()'s grid
@@ -229,6 +230,7 @@ class AttentionWorld {
     batch.max_positions = idle ? 5 * longest() : longest();
     HeadShape heads = {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.dtype, backend};
     heads.multiprocessors = launch_.multiprocessors;
+    heads.whole = launch_.whole;
     const int64_t work_bytes = measure_scratch(
         device_.stream(), [&](Arena& arena) { plan_attention(device_.stream(), batch, view, heads, arena); });
     Arena work_arena(std::move(device_.allocate(static_cast<size_t>(std::max<int64_t>(work_bytes, 1)))).value());

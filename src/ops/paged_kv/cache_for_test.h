@@ -30,6 +30,7 @@ struct CacheConfig {
   bool bias = false;
   bool v_norm = false, v_from_k = false;
   float k_scale = 1, v_scale = 1;
+  int narrow_dim = 0;
   int foreign_heads = 0;  // padding before and after a row of qkv: NaN, which must not be read
 };
 
@@ -77,7 +78,8 @@ class TestCache {
     for (int i = 0; config.bias && i < width(); ++i) bias_.push_back(weight(random) - 1);
   }
 
-  int width() const { return (config_.heads + config_.layers * sources() * config_.kv_heads) * config_.head_dim; }
+  int source_dim() const { return config_.narrow_dim > 0 ? config_.narrow_dim : config_.head_dim; }
+  int width() const { return (config_.heads + config_.layers * sources() * config_.kv_heads) * source_dim(); }
   int sources() const { return config_.v_from_k ? 1 : 2; }  // heads of qkv for each KV head
 
   // The row of qkv for a position; the same for every config with the same sizes.
@@ -88,6 +90,16 @@ class TestCache {
     std::vector<float> x(width());
     for (float& v : x) v = normal(random);
     return x;
+  }
+
+  // The same row with heads of head_dim.
+  std::vector<float> widened(const std::vector<float>& row) const {
+    const size_t from = source_dim(), to = config_.head_dim;
+    std::vector<float> wide(row.size() / from * to);
+    for (size_t i = 0; i < row.size(); ++i) {
+      wide[i / from * to + i % from + (i % from < from / 2 ? 0 : (to - from) / 2)] = row[i];
+    }
+    return wide;
   }
 
   void fill_input(float x) { fill_ = x; }
@@ -122,6 +134,7 @@ class TestCache {
     args.qkv.data = args.qkv.as<float>() + foreign;
     args.heads = config_.heads;
     args.layers = config_.layers;
+    args.narrow_dim = config_.narrow_dim;
     if (config_.norm) {
       args.q_norm = q_norm.view(DType::kF32, {config_.head_dim});
       args.k_norm = k_norm.view(DType::kF32, {config_.layers * config_.head_dim});
@@ -260,6 +273,7 @@ inline void expect_oracle(TestCache& cache, const CacheConfig& config) {
       for (int p = piece.from; p < piece.to; ++p, ++row) {
         auto x = cache.input(piece.slot, p);
         for (size_t i = 0; i < cache.bias().size(); ++i) x[i] += cache.bias()[i];
+        x = cache.widened(x);
         for (int h = 0; h < config.heads; ++h) {
           const size_t at = (row * config.heads + h) * d;
           ASSERT_LE(cache.worst(

@@ -25,7 +25,9 @@ void check_tensors(const Rows& rows, const RowView& view, const QkvWrite& args) 
   VOLLEY_CHECK(args.qkv.dtype == DType::kF32 && args.qkv.rank == 2);
   VOLLEY_CHECK_EQ(args.qkv.dim(0), rows.rows);
   VOLLEY_CHECK(args.layers == 1 || (args.layers > 1 && args.heads == 0));
-  VOLLEY_CHECK_GE(args.qkv.dim(1), int64_t{args.source_heads()} * kv.head_dim);
+  VOLLEY_CHECK_GE(args.qkv.dim(1), int64_t{args.source_heads()} * args.source_dim());
+  VOLLEY_CHECK(args.narrow_dim == 0 || (args.narrow_dim <= kv.head_dim && args.narrow_dim % 2 == 0 && !args.v_norm &&
+                                        args.q_norm.data == nullptr && args.k_norm.data == nullptr));
   VOLLEY_CHECK(rows.rope_positions.dtype == DType::kI32 && rows.rope_positions.count() >= rows.rows);
   VOLLEY_CHECK(rows.cache_positions.dtype == DType::kI32 && rows.cache_positions.count() >= rows.rows);
   VOLLEY_CHECK(view.page_table.dtype == DType::kI32 && view.page_table.rank == 2);
@@ -36,7 +38,7 @@ void check_tensors(const Rows& rows, const RowView& view, const QkvWrite& args) 
   const auto check_vector = [](const TensorView& vector, int64_t count) {
     VOLLEY_CHECK(vector.data == nullptr || (vector.dtype == DType::kF32 && vector.count() == count));
   };
-  check_vector(args.bias, int64_t{args.source_heads()} * kv.head_dim);
+  check_vector(args.bias, int64_t{args.source_heads()} * args.source_dim());
   check_vector(args.q_norm, kv.head_dim);
   check_vector(args.k_norm, int64_t{args.layers} * kv.head_dim);
   if (args.heads == 0) return;

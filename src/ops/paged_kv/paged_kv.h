@@ -56,10 +56,13 @@ struct RopeTables {
 
 // The input of a write, and its destination.
 struct QkvWrite {
-  TensorView qkv;  // [rows, source_heads() * head_dim] fp32: q heads, k heads, v heads
+  TensorView qkv;  // [rows, source_heads() * source_dim()] fp32: q heads, k heads, v heads
                    // heads == 0: k and v alone, of each layer (the drafter's injection)
                    // Rows may be longer: dim(1) is how far apart they begin, and what follows is not looked at.
   int32_t heads = 0;
+  // > 0: elements of a head of qkv and bias, an even number up to head_dim. Its halves begin the halves of a head of q,
+  // K and V, whose rest is zero. REQUIRES: no norms.
+  int32_t narrow_dim = 0;
   int32_t layers = 1;         // that get k and v of their own, one after the other; more than one with heads == 0 alone
   TensorView bias;            // bias of a row of qkv, fp32, added first; or a null view
   TensorView q_norm, k_norm;  // [head_dim] and [layers * head_dim] fp32, or null views: no per-head norm
@@ -74,6 +77,7 @@ struct QkvWrite {
   KvLayer kv;        // the first layer; the others' blocks, of the same scales, follow it in the page
   TensorView q_out;  // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0
 
+  int32_t source_dim() const { return narrow_dim > 0 ? narrow_dim : kv.head_dim; }
   int32_t all_heads() const { return heads + layers * 2 * kv.kv_heads; }  // that are written
   int32_t source_heads() const { return heads + layers * (v_from_k ? 1 : 2) * kv.kv_heads; }
 };

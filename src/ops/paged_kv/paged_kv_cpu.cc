@@ -179,7 +179,7 @@ std::byte* prepare_tile(const WriteCall& call, const WriteUnit& unit, int32_t la
 
 void write_unit(const WriteCall& call, const WriteUnit& unit) {
   const QkvWrite& args = call.args;
-  const int head_dim = args.kv.head_dim;
+  const int head_dim = args.kv.head_dim, source_dim = args.source_dim();
   const int64_t qkv_stride = args.qkv.dim(1);
   const bool is_q = unit.head < args.heads;
   const int32_t kv_heads = args.kv.kv_heads, layer = is_q ? 0 : (unit.head - args.heads) / (2 * kv_heads);
@@ -189,14 +189,17 @@ void write_unit(const WriteCall& call, const WriteUnit& unit) {
   // The unit's head among those of qkv.
   int32_t source = unit.head;
   if (args.v_from_k) source -= layer * kv_heads + (is_v ? kv_heads : 0);
-  const float* x = args.qkv.as<float>() + unit.row * qkv_stride + int64_t{source} * head_dim;
-  const float* bias = args.bias.data != nullptr ? args.bias.as<float>() + int64_t{source} * head_dim : nullptr;
-  HWY_ALIGN float biased[kMaxHeadDim];
+  const float* x = args.qkv.as<float>() + unit.row * qkv_stride + int64_t{source} * source_dim;
+  const float* bias = args.bias.data != nullptr ? args.bias.as<float>() + int64_t{source} * source_dim : nullptr;
+  HWY_ALIGN float made[kMaxHeadDim] = {};
   const auto row = [&](int r) -> const float* {
     const float* plain = x + r * qkv_stride;
-    if (bias == nullptr) return plain;
-    for (int i = 0; i < head_dim; ++i) biased[i] = plain[i] + bias[i];
-    return biased;
+    if (bias == nullptr && source_dim == head_dim) return plain;
+    for (int i = 0; i < source_dim; ++i) {
+      const int to = i < source_dim / 2 ? i : i + (head_dim - source_dim) / 2;
+      made[to] = bias == nullptr ? plain[i] : plain[i] + bias[i];
+    }
+    return made;
   };
   if (is_v) {
     std::byte* tile = prepare_tile(call, unit, layer, in_layer - kv_heads, false);

@@ -22,6 +22,7 @@ constexpr int kManyHeads = 4;
 struct WriteArgs {
   const float* qkv;
   int64_t qkv_stride;  // from a row to the next
+  int source_dim;      // elements of a head there
   int rows, heads, layers;
   int64_t layer_bytes;                  // from a layer's block in a page to the next
   const float *bias, *q_norm, *k_norm;  // may be null
@@ -68,6 +69,22 @@ struct Pairs {
     } else {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) to[i] = exists(i) ? from[at(i)] : 0.0f;
+    }
+  }
+
+  // The same of the first `count` elements; the others are zero.
+  __device__ void load(const float* from, int count, float (&to)[kPairs]) const {
+    if (count == half) return load(from, to);
+#pragma unroll
+    for (int i = 0; i < kPairs; i += 4) {
+      if (kDim > 0 && count % 4 == 0) {
+        const bool some = first + i < count;
+        const float4 v = some ? *reinterpret_cast<const float4*>(from + first + i) : float4{};
+        to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+        continue;
+      }
+#pragma unroll
+      for (int j = i; j < i + 4; ++j) to[j] = at(j) < count ? from[at(j)] : 0.0f;
     }
   }
 
@@ -212,17 +229,18 @@ __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
   cuda::launch_dependents();
   const int sources = args.v_from_k ? kv_heads : 2 * kv_heads;  // heads of a layer in qkv
   const int before = is_q ? 0 : args.heads + layer * sources + (is_v ? sources - kv_heads : 0);
-  const float* x = args.qkv + row * args.qkv_stride + before * d;
+  const int source = args.source_dim, count = source / 2;
+  const float* x = args.qkv + row * args.qkv_stride + before * source;
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
     const int head = first + round * kBeside;
     if (head >= heads) continue;
-    pairs.load(x + head * d, a[round]);
-    pairs.load(x + head * d + pairs.half, b[round]);
+    pairs.load(x + head * source, count, a[round]);
+    pairs.load(x + head * source + count, count, b[round]);
     if (args.bias == nullptr) continue;
     float bias_a[kPairs], bias_b[kPairs];
-    pairs.load(args.bias + (before + head) * d, bias_a);
-    pairs.load(args.bias + (before + head) * d + pairs.half, bias_b);
+    pairs.load(args.bias + (before + head) * source, count, bias_a);
+    pairs.load(args.bias + (before + head) * source + count, count, bias_b);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       a[round][i] += bias_a[i];
@@ -324,6 +342,7 @@ void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const
   WriteArgs a;
   a.qkv = args.qkv.as<float>();
   a.qkv_stride = args.qkv.dim(1);
+  a.source_dim = args.source_dim();
   a.rows = rows.rows;
   a.heads = args.heads;
   a.layers = args.layers;

@@ -60,6 +60,11 @@ DEVICE_TEST(WriteQkv, MatchesTheOracle) {
       expect_oracle(device, {.dtype = dtype, .head_dim = head_dim, .heads = 0, .layers = 2, .foreign_heads = 4});
     }
     expect_oracle(device, {.dtype = dtype, .heads = 0, .layers = 2, .bias = true, .foreign_heads = 4});
+    for (const auto& [head_dim, narrow] : {std::pair{128, 72}, {64, 64}, {64, 44}, {80, 72}}) {
+      CacheConfig tower{.dtype = dtype, .head_dim = head_dim, .norm = false, .bias = narrow != 44};
+      tower.narrow_dim = narrow;
+      expect_oracle(device, tower);
+    }
     expect_oracle(device, {.dtype = dtype, .head_dim = 128, .heads = 8, .kv_heads = 1, .page_size = 64});
     expect_oracle(device, {.dtype = dtype, .heads = 3, .kv_heads = 3, .page_size = 48});
   }

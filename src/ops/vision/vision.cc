@@ -64,17 +64,10 @@ void gelu(Stream& stream, TensorView x, TensorView bias, bool by_tanh) {
   if (x.count() > 0) kernels_on<VisionKernels>(stream).gelu(stream, x, bias, by_tanh);
 }
 
-void widen_heads(Stream& stream, TensorView narrow, TensorView bias, int32_t heads, TensorView wide) {
-  check_vector(bias, narrow.dim(1));
-  VOLLEY_CHECK(narrow.dtype == DType::kF32 && wide.dtype == DType::kF32 && narrow.dim(0) == wide.dim(0));
-  VOLLEY_CHECK(narrow.dim(1) % (2 * heads) == 0 && wide.dim(1) % (2 * heads) == 0 && narrow.dim(1) <= wide.dim(1));
-  if (wide.count() > 0) kernels_on<VisionKernels>(stream).move_heads(stream, narrow, bias, heads, wide);
-}
-
 void narrow_heads(Stream& stream, TensorView wide, int32_t heads, TensorView narrow) {
   VOLLEY_CHECK(is_float(wide) && narrow.dtype == wide.dtype && narrow.dim(0) == wide.dim(0));
   VOLLEY_CHECK(narrow.dim(1) % (2 * heads) == 0 && wide.dim(1) % (2 * heads) == 0 && narrow.dim(1) <= wide.dim(1));
-  if (narrow.count() > 0) kernels_on<VisionKernels>(stream).move_heads(stream, wide, {}, heads, narrow);
+  if (narrow.count() > 0) kernels_on<VisionKernels>(stream).narrow_heads(stream, wide, heads, narrow);
 }
 
 }  // namespace volley::ops

@@ -62,11 +62,8 @@ void layer_norm(Stream& stream, TensorView x, TensorView weight, TensorView bias
 // erf(x / sqrt(2))) / 2. x: [rows, n], bf16 or fp32.
 void gelu(Stream& stream, TensorView x, TensorView bias, bool by_tanh);
 
-// Heads of `dim` elements in room for heads of `room` (both even), which kernels of attention take: the first half of a
-// head begins its first half there, the second its second; the rest is zero. So element i still pairs with the one half
-// a head further. narrow: [rows, heads * dim], to whose rows widen_heads() adds a bias; wide: [rows, heads * room];
-// both fp32 for widen_heads(), both bf16 or fp32 for narrow_heads().
-void widen_heads(Stream& stream, TensorView narrow, TensorView bias, int32_t heads, TensorView wide);
+// Heads of `dim` elements from the room of wider ones that kernels of attention take (QkvWrite::narrow_dim): both
+// halves begin a half there. wide: [rows, heads * room]; narrow: [rows, heads * dim]; both bf16 or fp32.
 void narrow_heads(Stream& stream, TensorView wide, int32_t heads, TensorView narrow);
 
 }  // namespace volley::ops

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <type_traits>
 
 #include "device/cpu/thread_pool.h"
 #include "ops/vision/vision_kernels.h"
@@ -139,19 +138,12 @@ void gelu_cpu(Stream& stream, TensorView x, TensorView bias, bool by_tanh) {
   });
 }
 
-void move_heads_cpu(Stream& stream, TensorView from, TensorView bias, int32_t heads, TensorView to) {
-  const int64_t halves = 2 * heads, a = from.dim(1) / halves, b = to.dim(1) / halves, kept = std::min(a, b);
-  with_elements(to, [&]<typename T>(T*) {
-    for_patches(stream, to.dim(0), to.dim(1), [&](int64_t begin, int64_t end) {
+void narrow_heads_cpu(Stream& stream, TensorView wide, int32_t heads, TensorView narrow) {
+  const int64_t halves = 2 * heads, from = wide.dim(1) / halves, to = narrow.dim(1) / halves;
+  with_elements(narrow, [&]<typename T>(T*) {
+    for_patches(stream, narrow.dim(0), narrow.dim(1), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin * halves; i < end * halves; ++i) {
-        T* half = to.as<T>() + i * b;
-        const T* source = from.as<T>() + i * a;
-        std::copy_n(source, kept, half);
-        std::fill_n(half + kept, b - kept, T());
-        if constexpr (std::is_same_v<T, float>) {
-          const float* plus = bias.data == nullptr ? nullptr : bias.as<float>() + i % halves * a;
-          for (int64_t j = 0; plus != nullptr && j < kept; ++j) half[j] += plus[j];
-        }
+        std::copy_n(wide.as<T>() + i * from, to, narrow.as<T>() + i * to);
       }
     });
   });
@@ -159,6 +151,7 @@ void move_heads_cpu(Stream& stream, TensorView from, TensorView bias, int32_t he
 
 }  // namespace
 
-const VisionKernels VisionKernels::kCpu = {take_patches_cpu, add_places_cpu, layer_norm_cpu, gelu_cpu, move_heads_cpu};
+const VisionKernels VisionKernels::kCpu = {take_patches_cpu, add_places_cpu, layer_norm_cpu, gelu_cpu,
+                                           narrow_heads_cpu};
 
 }  // namespace volley::ops

@@ -1,5 +1,7 @@
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
 #include "ops/vision/vision_kernels.h"
@@ -58,24 +60,34 @@ __device__ float sum_over_block(float v) {
   return sum;
 }
 
-// before, after: as BiasesAround has them, or null. A thread adds to the elements that it reads itself.
-__global__ void layer_norm_kernel(float* x, const float* weight, const float* bias, float eps, int h, void* y,
-                                  DType dtype, const float* before, const float* after) {
+// before, after: as BiasesAround has them, or null. A thread has every 256th element: up to kEach of them in registers;
+// 0: all in memory.
+template <int kEach>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_kernel(float* x, const float* weight, const float* bias, float eps, int h, void* y, DType dtype,
+                      const float* before, const float* after) {
   const int64_t begin = int64_t{blockIdx.x} * h;
-  const int thread = static_cast<int>(threadIdx.x);
-  float sum = 0, squares = 0;
-  for (int j = thread; j < h; j += kThreads) {
-    if (before != nullptr) x[begin + j] += before[j];
-    sum += x[begin + j];
-  }
+  float values[kEach > 0 ? kEach : 1], sum = 0, squares = 0;
+  const auto for_elements = [&](const auto& use) {  // use(element, its value)
+    const int thread = static_cast<int>(threadIdx.x);
+    if constexpr (kEach == 0) {
+      for (int j = thread; j < h; j += kThreads) use(j, x[begin + j]);
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (thread + i * kThreads < h) use(thread + i * kThreads, values[i]);
+    }
+  };
+  for_elements([&](int j, float& value) { value = x[begin + j]; });
+  if (before != nullptr) for_elements([&](int j, float& value) { value += before[j]; });
+  for_elements([&](int, float value) { sum += value; });
   const float mean = sum_over_block(sum) / static_cast<float>(h);
-  for (int j = thread; j < h; j += kThreads) squares += (x[begin + j] - mean) * (x[begin + j] - mean);
+  for_elements([&](int, float value) { squares += (value - mean) * (value - mean); });
   const float scale = 1.0f / sqrtf(sum_over_block(squares) / static_cast<float>(h) + eps);
-  for (int j = thread; j < h; j += kThreads) {
-    const float value = x[begin + j];
+  for_elements([&](int j, float value) {
     cuda::store_float(y, dtype, begin + j, (value - mean) * scale * weight[j] + bias[j]);
     if (after != nullptr) x[begin + j] = value + after[j];
-  }
+  });
 }
 
 __device__ float gelu_on_gpu(float x, bool by_tanh) {
@@ -102,19 +114,13 @@ __global__ void gelu_kernel(void* x, DType dtype, const float* bias, int n, bool
   }
 }
 
-// from_half, to_half: elements of half a head; halves: of a row. bias: of a row of `from`, or null. A thread an
-// element of half a head's room.
+// from_half, to_half: elements of half a head; halves: of a row. A thread every 32nd element of half a narrow head.
 template <typename T>
-__global__ void heads_kernel(const T* from, int from_half, T* to, int to_half, int halves, const float* bias) {
+__global__ void heads_kernel(const T* from, int from_half, T* to, int to_half, int halves) {
   const int half = static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y);
   if (half >= halves) return;
-  const int64_t source = (int64_t{blockIdx.x} * halves + half) * from_half;
-  const int64_t target = (int64_t{blockIdx.x} * halves + half) * to_half;
-  for (int at = static_cast<int>(threadIdx.x); at < to_half; at += 32) {
-    T value = at < from_half ? from[source + at] : T(0.0f);
-    if (bias != nullptr && at < from_half) value = T(static_cast<float>(value) + bias[half * from_half + at]);
-    to[target + at] = value;
-  }
+  const int64_t at = int64_t{blockIdx.x} * halves + half;
+  for (int i = static_cast<int>(threadIdx.x); i < to_half; i += 32) to[at * to_half + i] = from[at * from_half + i];
 }
 
 cuda::Launch by_rows(int64_t rows) {
@@ -136,8 +142,13 @@ void layer_norm_cuda(Stream& stream, TensorView x, TensorView weight, TensorView
   const auto optional = [](const TensorView& vector) {
     return vector.data == nullptr ? nullptr : static_cast<const float*>(vector.as<float>());
   };
-  cuda::launch(layer_norm_kernel, by_rows(x.dim(0)), stream, x.as<float>(), weight.as<float>(), bias.as<float>(), eps,
-               static_cast<int>(x.dim(1)), y.data, y.dtype, optional(around.before), optional(around.after));
+  const auto launch = [&](auto each) {
+    cuda::launch(layer_norm_kernel<decltype(each)::value>, by_rows(x.dim(0)), stream, x.as<float>(), weight.as<float>(),
+                 bias.as<float>(), eps, static_cast<int>(x.dim(1)), y.data, y.dtype, optional(around.before),
+                 optional(around.after));
+  };
+  constexpr int kEach = 8;
+  x.dim(1) <= kEach* kThreads ? launch(std::integral_constant<int, kEach>()) : launch(std::integral_constant<int, 0>());
 }
 
 void gelu_cuda(Stream& stream, TensorView x, TensorView bias, bool by_tanh) {
@@ -146,24 +157,23 @@ void gelu_cuda(Stream& stream, TensorView x, TensorView bias, bool by_tanh) {
                x.data, x.dtype, bias.as<float>(), static_cast<int>(n), by_tanh);
 }
 
-void move_heads_cuda(Stream& stream, TensorView from, TensorView bias, int32_t heads, TensorView to) {
+void narrow_heads_cuda(Stream& stream, TensorView wide, int32_t heads, TensorView narrow) {
   constexpr int kHalves = kThreads / 32;
   const int halves = 2 * heads;
-  const int a = static_cast<int>(from.dim(1) / halves), b = static_cast<int>(to.dim(1) / halves);
-  const cuda::Launch how = {.grid = cuda::dims(to.dim(0), (halves + kHalves - 1) / kHalves),
+  const int from = static_cast<int>(wide.dim(1) / halves), to = static_cast<int>(narrow.dim(1) / halves);
+  const cuda::Launch how = {.grid = cuda::dims(narrow.dim(0), (halves + kHalves - 1) / kHalves),
                             .block = dim3(32, kHalves)};
-  const float* plus = bias.data == nullptr ? nullptr : bias.as<float>();
-  if (from.dtype == DType::kF32) {
-    cuda::launch(heads_kernel<float>, how, stream, from.as<float>(), a, to.as<float>(), b, halves, plus);
+  if (wide.dtype == DType::kF32) {
+    cuda::launch(heads_kernel<float>, how, stream, wide.as<float>(), from, narrow.as<float>(), to, halves);
   } else {
-    cuda::launch(heads_kernel<__nv_bfloat16>, how, stream, static_cast<const __nv_bfloat16*>(from.data), a,
-                 static_cast<__nv_bfloat16*>(to.data), b, halves, plus);
+    cuda::launch(heads_kernel<__nv_bfloat16>, how, stream, static_cast<const __nv_bfloat16*>(wide.data), from,
+                 static_cast<__nv_bfloat16*>(narrow.data), to, halves);
   }
 }
 
 }  // namespace
 
 const VisionKernels VisionKernels::kCuda = {take_patches_cuda, add_places_cuda, layer_norm_cuda, gelu_cuda,
-                                            move_heads_cuda};
+                                            narrow_heads_cuda};
 
 }  // namespace volley::ops

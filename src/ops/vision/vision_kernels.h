@@ -15,9 +15,7 @@ struct VisionKernels {
   void (*layer_norm)(Stream& stream, TensorView x, TensorView weight, TensorView bias, float eps, TensorView y,
                      const BiasesAround& around);
   void (*gelu)(Stream& stream, TensorView x, TensorView bias, bool by_tanh);
-  // to, from: [rows, heads * width]; the halves of a head move, and what the wider has beyond the narrower is zero.
-  // bias: what a row of `from` lacks, which is fp32 then; or a null view.
-  void (*move_heads)(Stream& stream, TensorView from, TensorView bias, int32_t heads, TensorView to);
+  void (*narrow_heads)(Stream& stream, TensorView wide, int32_t heads, TensorView narrow);
 
   static const VisionKernels kCpu, kCuda;
 };
