@@ -27,6 +27,7 @@ FOREIGN = {
     "aider, claude": {"--no-show-model-warnings", "--permission-mode"},
     "mpirun, srun": {"--bind-to", "--cpus-per-task", "--map-by", "--ntasks-per-node"},
     "kubectl": {"--from-file"},
+    "torchrun": {"--nproc-per-node"},
     "sglang-router": {
         "--cache-threshold",
         "--health-check-interval-secs",

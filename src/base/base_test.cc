@@ -41,15 +41,15 @@ TEST(Sha256, IsThatOfTheStandard) {
 
 // Any change shows, a byte, a length or the head, also beyond whole blocks.
 TEST(Sha256, OfContents) {
-  std::vector<uint8_t> content(1000);
+  std::vector<uint8_t> content(4000);  // three blocks of 1,024 bytes, and a part of one
   const Sha256 hash = content_hash({}, content);
   EXPECT_EQ(content_hash({}, content), hash);
-  for (const size_t at : {0u, 255u, 256u, 999u}) {
+  for (const size_t at : {0u, 63u, 64u, 1023u, 1024u, 2048u, 3999u}) {
     content[at] = 1;
     EXPECT_NE(content_hash({}, content), hash) << at;
     content[at] = 0;
   }
-  EXPECT_NE(content_hash({}, std::span(content).first(999)), hash);
+  EXPECT_NE(content_hash({}, std::span(content).first(3999)), hash);
   EXPECT_NE(content_hash(std::span(content).first(1), content), hash);
 }
 

@@ -140,6 +140,14 @@ json added_tokens(const std::vector<std::string_view>& tokens, const std::vector
   return added;
 }
 
+// Whether the merges of pieces may take much memory: each way to make a piece of two takes its bytes.
+bool merges_take_much(const std::vector<std::string_view>& tokens) {
+  constexpr size_t kMostBytes = size_t{256} << 20;
+  size_t bytes = 0;
+  for (const std::string_view token : tokens) bytes += token.size() * token.size();
+  return bytes > kMostBytes;
+}
+
 // The merges that SentencePiece's scores imply: every way to make a piece of two, the best pieces first. As
 // transformers converts them.
 json merges_of_scores(const std::vector<std::string_view>& tokens, const std::vector<double>& scores) {
@@ -271,6 +279,7 @@ Result<std::string> tiktoken_json(const std::string& path, std::string_view file
     texts.push_back(*token);
   }
   const std::vector<std::string_view> tokens(texts.begin(), texts.end());
+  if (merges_take_much(tokens)) return data_loss(path + " has too many long tokens: the file is damaged.");
   std::vector<double> scores;
   for (size_t i = 0; i < tokens.size(); ++i) scores.push_back(-static_cast<double>(i));
   json tokenizer = byte_tokenizer(kKimi, merges_of_scores(tokens, scores), nullptr);
@@ -327,6 +336,7 @@ Result<std::string> tokenizer_json(const File& file) {
       tokens[i] = run;
       types[i] = kNormal;
     }
+    if (merges_take_much(tokens)) return data_loss(file.path() + " has too many long tokens: the file is damaged.");
     tokenizer = piece_tokenizer(header, tokens, merges_of_scores(tokens, scores), false);
   } else if (model == "gemma4") {
     if (merges.empty()) {

@@ -12,7 +12,7 @@ namespace volley::model {
 
 void head_logits(Stream& stream, const ops::LinearWeight& head, const ops::Input& h, TensorView logits,
                  const ops::RowSummaries& summaries, comm::Communicator* group, Arena& scratch) {
-  if (group == nullptr) return ops::linear(stream, head, h, logits, {.summaries = summaries}, scratch);
+  if (group == nullptr) return ops::linear(stream, head, h, logits, {.summaries = summaries, .fewer = true}, scratch);
   ArenaScope scope(scratch);
   const TensorView mine = scratch.take(DType::kF32, {logits.dim(0), head.n});
   ops::linear(stream, head, h, mine, {.summaries = summaries}, scratch);

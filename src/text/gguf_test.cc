@@ -95,6 +95,17 @@ TEST_F(GgufText, GemmasRunsOfSpacesAreMerged) {
   EXPECT_EQ(tokenizer->decode(std::vector<TokenId>{2, 3, 7}, true), "      a");
 }
 
+// A file of megabytes would otherwise have merges of gigabytes.
+TEST_F(GgufText, ManyLongRunsAreRefused) {
+  std::vector<std::string> tokens = {"\u2581"};
+  for (size_t n = 2; n < 600; ++n) tokens.emplace_back(n, ' ');
+  gguf::Bytes bytes = gguf::tiny_model("gemma3").text("tokenizer.ggml.model", "llama");
+  bytes.texts("tokenizer.ggml.tokens", tokens);
+  bytes.numbers<float>("tokenizer.ggml.scores", 6, std::vector<float>(tokens.size()));
+  bytes.numbers<int32_t>("tokenizer.ggml.token_type", 5, std::vector<int32_t>(tokens.size(), kUserDefined));
+  EXPECT_THAT(refusal(bytes), HasSubstr("too many long tokens"));
+}
+
 TEST_F(GgufText, WhatIsNotBuiltIsNamed) {
   EXPECT_THAT(refusal(byte_level_file("runes")),
               HasSubstr("the pre-tokenizer \"runes\", which is not built: fetch the tokenizer.json"));

@@ -51,6 +51,12 @@ TEST(TokenizerLimits, AddedTokens) {
   EXPECT_THAT(refusal(file), HasSubstr("have 5000000 bytes of text"));
 }
 
+TEST(TokenizerFields, OfTheModelThatAreUnknownAreSkipped) {
+  json file = tokenizer_json({"a"}, 0, nullptr);
+  file["model"] = {{"type", "BPE"}, {"vocab", {{"a", 0}}}, {"merges", json::array()}, {"cache_size", 10}};
+  EXPECT_EQ(load_tokenizer(file)->vocab_size(), 1);
+}
+
 // A normaliser that multiplies the text takes all memory with the first prompt.
 TEST(TokenizerLimits, GrowthOfATextByTheNormalizer) {
   const auto replace = [](const json& pattern, const std::string& content) {

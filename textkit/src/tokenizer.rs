@@ -99,12 +99,12 @@ impl Tokenizer {
         let is_bpe = tokenizer_limits::check(json)?;
         tokenizer_limits::limit_searches();
         let unreadable = |error: tokenizers::Error| Failure::data_loss(error.to_string());
-        // The library would look for the kind in a tree of the whole vocabulary.
-        let mut inner = match is_bpe {
-            true => serde_json::from_slice::<BpeTokenizer>(json).map(Into::into).map_err(Into::into),
-            false => tokenizers::Tokenizer::from_bytes(json),
-        }
-        .map_err(unreadable)?;
+        // The library would look for the kind in a tree of the whole vocabulary. Without the tree it cannot skip fields of
+        // the model that it does not know.
+        let mut inner: tokenizers::Tokenizer = match is_bpe.then(|| serde_json::from_slice::<BpeTokenizer>(json)) {
+            Some(Ok(bpe)) => bpe.into(),
+            _ => tokenizers::Tokenizer::from_bytes(json).map_err(unreadable)?,
+        };
         inner.with_truncation(None).map_err(unreadable)?;
         inner.with_padding(None);
         let steps = Steps::new(&inner).map_err(unreadable)?;

@@ -58,13 +58,6 @@ def test_decoding_and_the_packed_pass_agree_and_the_drafter_is_accepted(bundle, 
         assert right[drafts.live].float().mean() > 0.7
 
 
-def test_anchors_are_drawn_by_their_odds(rows):
-    odds = torch.where(torch.arange(96) % 5 == 0, 1.0, 1e-6).expand(2, 96)
-    where, usable = pick_anchors(rows, 3, odds)
-    assert usable.all() and (where % 5 == 0).all() and rows.anchors.gather(1, where).all()
-    assert torch.equal(pick_anchors(rows, 96, odds)[1].sum(1), rows.anchors.sum(1))
-
-
 @pytest.mark.parametrize("name", ["plain", "llama_tied", "qwen2_tied"])
 def test_features_equal_those_of_transformers_and_a_layer_off_by_one_fails(name):
     expected = load_file(DATA / "targets" / name / "expected" / "model.safetensors")

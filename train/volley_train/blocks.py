@@ -126,9 +126,9 @@ def draft(drafter: Drafter, embedding: Tensor, rows: Rows, features: Tensor, anc
                   (place - 1).clamp(min=0), live)
 
 
-def pick_anchors(rows: Rows, count: int, odds: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """`count` anchors of each row, drawn at random (with weights `odds` [B, L]) and sorted, and which of them are some."""
-    keys = torch.rand(rows.ids.shape, device=rows.ids.device).clamp(min=1e-9).log()
-    best = (keys if odds is None else keys / odds).masked_fill(~rows.anchors, -torch.inf).topk(count, 1)
+def pick_anchors(rows: Rows, count: int) -> tuple[Tensor, Tensor]:
+    """`count` anchors of each row, drawn at random and sorted, and which of them are some."""
+    keys = torch.rand(rows.ids.shape, device=rows.ids.device).masked_fill(~rows.anchors, -1)
+    best = keys.topk(count, 1)
     where, order = best.indices.sort(1)
-    return where, best.values.gather(1, order) > -torch.inf
+    return where, best.values.gather(1, order) >= 0

@@ -177,7 +177,7 @@ class Run:
                               HEADS[a.kind], a.kind, a.features)
         drafter = Drafter(config).to(self.device)
         recipe = Recipe(seconds=a.seconds, steps=a.steps, batch=a.batch, draft_rows=a.draft_rows, short=min(a.short, a.block),
-                        long=a.block, rate=a.rate, seed=a.seed, chunk=a.chunk, keep=a.keep, halt=a.halt, easy=a.easy)
+                        long=a.block, rate=a.rate, seed=a.seed, chunk=a.chunk, keep=a.keep, halt=a.halt)
         flex = self.cuda and not a.eager
         self._agreement(data)
         guards.before_training(self.bundle.model, drafter, rows, layouts(recipe, self.device)[1], False)
@@ -334,11 +334,10 @@ def parser() -> argparse.ArgumentParser:
     g.add_argument("--mask-token", type=int, help="without it an unused special token")
     g.add_argument("--seconds", type=float, default=0, help="of training; 0: --steps")
     g.add_argument("--steps", type=int, default=1000)
-    g.add_argument("--batch", type=int, default=32, help="rows of a step")
+    g.add_argument("--batch", type=int, default=32, help="rows of a step, of each of torchrun's processes")
     g.add_argument("--row", type=int, default=1024, help="tokens of a row")
     g.add_argument("--draft-rows", type=int, default=2048, help="of a row")
     g.add_argument("--rate", type=float, default=1.5e-3)
-    g.add_argument("--easy", type=float, default=1, help="how often an anchor whose block was right last time is drawn beside others")
     g.add_argument("--stream", type=float, default=0, metavar="GB",
                    help="features come from the engine, through a ring of so many GB in shared memory")
     g.add_argument("--halt", type=float, default=1, help="the share of training at which it stops, to be continued")

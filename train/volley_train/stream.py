@@ -29,7 +29,11 @@ class Ring:
     def __init__(self, gigabytes: float) -> None:
         size = PAGE + int(gigabytes * 1e9) // PAGE * PAGE
         handle, self.path = tempfile.mkstemp(prefix="volley-features-", dir="/dev/shm")
-        os.ftruncate(handle, size)
+        try:
+            os.posix_fallocate(handle, 0, size)  # a page that cannot be had later would end the engine
+        except OSError as error:
+            os.unlink(self.path)
+            raise ValueError(f"--stream {gigabytes:g}: /dev/shm has no room for it ({error.strerror}): ask for less.") from error
         self.memory = mmap.mmap(handle, size)
         os.close(handle)
         self.head = np.frombuffer(self.memory, np.int64, PAGE // 8)

@@ -40,7 +40,6 @@ class Recipe:
     chunk: int = 8192  # draft rows whose logits are computed at once
     checkpoint: float = 120  # seconds between checkpoints
     halt: float = 1  # the share of training at which it stops for now
-    easy: float = 1  # how often an anchor whose block was right last time is drawn beside others
     keep: float = 0  # GB of features that stay in memory for further epochs
 
 
@@ -60,7 +59,6 @@ class Trainer:
         self.target, self.drafter, self.rows, self.recipe, self.flex, self.log = target, drafter, rows, recipe, flex, log
         self.device = rows.ids.device
         self.optimiser = torch.optim.AdamW(drafter.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-        self.odds = torch.ones(rows.ids.shape, device=self.device) if recipe.easy < 1 else None
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         self.room = recipe.keep * 1e9
         self.stream, self.ahead = stream, deque[int]()
@@ -144,9 +142,8 @@ class Trainer:
                 group["lr"] = rate
             told = (n := self.step + 1) % 100 == 0 or n in marks or n % 5 == 0 and not r.seconds
             pick = self.batch()
-            place = torch.tensor(pick, device=self.device)
-            rows = self.rows[place]
-            anchors, usable = pick_anchors(rows, layout.blocks, None if self.odds is None else self.odds[place])
+            rows = self.rows[torch.tensor(pick, device=self.device)]
+            anchors, usable = pick_anchors(rows, layout.blocks)
             with torch.autocast(self.device.type, torch.bfloat16):
                 hidden, features = self.features(pick, rows)
                 drafts = draft(self.drafter, self.target.model.embed_tokens.weight, rows, features, anchors, usable,
@@ -163,11 +160,8 @@ class Trainer:
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
             self.step += 1
-            if told or self.odds is not None:
-                taken, most = (accepted(x, layout, self.drafter.first_proposal) for x in (info["hits"], drafts.live))
-            if self.odds is not None:
-                self.odds[place[:, None], anchors] = torch.where(taken == most, r.easy, 1.0)
             if told:
+                taken = accepted(info["hits"], layout, self.drafter.first_proposal)
                 full = drafts.live.float().sum() / usable.sum()
                 self.log({"step": self.step, "seconds": round(time.time() - begun, 1),
                           "loss": round(summed(loss.detach().clone()).item(), 4),

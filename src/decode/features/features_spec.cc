@@ -47,7 +47,8 @@ class Ring {
     struct stat facts = {};
     const bool known = fstat(file, &facts) == 0 && facts.st_size > kRingPage;
     const auto size = static_cast<size_t>(facts.st_size);
-    void* const memory = known ? mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    constexpr int kFlags = MAP_SHARED | MAP_POPULATE;  // no step waits for a page of it
+    void* const memory = known ? mmap(nullptr, size, PROT_READ | PROT_WRITE, kFlags, file, 0) : MAP_FAILED;
     close(file);
     if (memory == MAP_FAILED) return data_loss(path + " cannot be mapped as a ring of features.");
     auto ring = std::make_unique<Ring>(memory, size);

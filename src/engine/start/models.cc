@@ -257,7 +257,6 @@ Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const Resol
     if (cpu) return plain.storage;  // on a GPU plain matrices beside codes may become fp8: an MTP head has such
   }
   std::vector<model::Param> params = drafter.facts().params;
-  if (drafter.facts().borrows_head) params.push_back(borrowed_head(models.target.decoder));
   params = on_all_ranks(params, models.ranks);
   switch (requested) {
     case DraftQuantization::kNone:
@@ -319,9 +318,11 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
     drafter.numerics = model::resolve_numerics(type, drafter.checkpoint->main_dtype());
     drafter.numerics.fp8_products = models.target_numerics.fp8_products;
     VOLLEY_ASSIGN(drafter.numerics.storage, draft_storage(options.draft_quantization, models, drafter));
-    // A head that is codes already serves as it is.
+    // A head that is codes already, or has no kernel as codes, serves as it is.
+    const model::Param head = borrowed_head(models.target.decoder);
     const bool copies = drafter.facts().borrows_head && drafter.numerics.storage.multiplies_codes() &&
-                        !model::coded_as(*models.target_checkpoint, borrowed_head(models.target.decoder));
+                        fits_fp8_rows(on_all_ranks({head}, models.ranks)) &&
+                        !model::coded_as(*models.target_checkpoint, head);
     if (copies) models.head_copy = drafter.numerics;
   }
   warn_of_widened(models);

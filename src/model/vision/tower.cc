@@ -206,6 +206,7 @@ Status TowerPass::allocate() {
   set_largest();
   VOLLEY_ASSIGN(Buffer plans, take(measure_scratch(device_.stream(), [&](Arena& memory) { plan(memory); })));
   plan_memory_.emplace(std::move(plans));
+  units_.reset();  // no picture has begun
   if (device_.stream().dry()) return {};
   // A pair turns by its patch's row, or by its column; pairs that only fill the room of a head never turn.
   const int64_t quarter = spec.head_dim() / 4;

@@ -46,6 +46,7 @@ bool multiplies_as_stored(DeviceKind device, const WeightFormat& format) {
     if (large && format.group_k < 32) return false;
   }
   if (format.zeros && (format.code != DType::kI4 || format.minimums)) return false;
+  if (format.halves && !format.minimums) return false;
   if (format.minimums && (format.code == DType::kF8E4M3 || format.code == DType::kF4E2M1)) return false;
   const int group = format.group_k;
   return group == 16 || group == 32 || group == 64 || group == 128;
@@ -120,8 +121,8 @@ void multiply(Stream& stream, const LinearWeight& w, const Input& x, TensorView 
   VOLLEY_CHECK(x.values.rank == 2 && y.rank == 2);
   VOLLEY_CHECK_EQ(x.values.shape[1], w.k);
   VOLLEY_CHECK_EQ(y.shape[0], x.rows());
-  const bool first_alone = stream.kind() == DeviceKind::kCpu && !has_gates(end.kind) && y.shape[1] < w.n;
-  VOLLEY_CHECK(first_alone || y.shape[1] == (has_gates(end.kind) ? w.n / 2 : w.n));
+  const bool fewer = end.fewer && end.kind == EndKind::kStore && stream.kind() == DeviceKind::kCpu && y.shape[1] < w.n;
+  VOLLEY_CHECK(fewer || y.shape[1] == (has_gates(end.kind) ? w.n / 2 : w.n));
   VOLLEY_CHECK(fit(w, x));
   check_end(stream, w, x, y, end);
   if (y.shape[0] == 0 || w.n == 0) return;

@@ -171,6 +171,7 @@ struct End {
   // The mailboxes that sums are sent to instead of y, or null. REQUIRES: kStore, fp32 y, no bias, no summaries,
   // linear_sends()
   SentSums sent = {};
+  bool fewer = false;  // CPU: y may have fewer columns, which get the first outputs. REQUIRES: kStore
 };
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.
@@ -183,8 +184,7 @@ struct End {
 // row's scale, then by x's row's. The matrix unit keeps about 13 bits of such a sum below its largest product, so its
 // error is larger than that of fp32 sums, but small compared with the error of quantising. kFp8Blocks does so with the
 // 128 columns of a block: their sum times the product of both scales is added in fp32. y: [rows, n] (with gates: [rows,
-// n / 2]), bf16 or fp32 (kAdd: fp32); on the CPU without gates also fewer columns, which get the first outputs. y must
-// not overlap x. rows may be 0.
+// n / 2]; or see End::fewer), bf16 or fp32 (kAdd: fp32). y must not overlap x. rows may be 0.
 void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end, Arena& scratch);
 
 // Allocates rows as products with w take them: of `activation`, or codes if w multiplies codes. The op that makes the

@@ -446,24 +446,26 @@ TEST(LinearCodes, IntegersHaveTheBitsOfTheirValues) {
 
 // A code or a scale that is no number makes its group none.
 TEST(LinearCodes, StoredNaNStaysVisible) {
-  auto device = *make_cpu_device(1);
-  for (const WeightFormat& format : {kFp8Weights, kInt4Halves}) {
-    WeightRows part;
-    part.rows = 2;
-    part.codes = [&](int64_t row, const CodedRow& out) {
-      std::ranges::fill(out.codes, uint8_t{0x8});
-      std::ranges::fill(out.scales, 1.0f);
-      if (row == 1 && format.halves) out.scales[0] = std::nanf("");
-      if (row == 1 && !format.halves) out.codes[7] = 0xff;
-    };
-    const LinearWeight w = std::move(pack_linear(*device, {{part}}, 40, format)).value();
-    for (const DType dtype : {DType::kBF16, DType::kF32}) {
-      Rows x(1, 40, dtype, 5);
-      const std::vector<float> y = product(*device, w, x, 0, 1);
-      EXPECT_TRUE(std::isfinite(y[0]));
-      EXPECT_TRUE(std::isnan(y[1]));
+  for_each_instruction_set([] {
+    auto device = *make_cpu_device(1);
+    for (const WeightFormat& format : {kFp8Weights, kInt4Halves}) {
+      WeightRows part;
+      part.rows = 2;
+      part.codes = [&](int64_t row, const CodedRow& out) {
+        std::ranges::fill(out.codes, uint8_t{0x8});
+        std::ranges::fill(out.scales, 1.0f);
+        if (row == 1 && format.halves) out.scales[0] = std::nanf("");
+        if (row == 1 && !format.halves) out.codes[7] = 0xff;
+      };
+      const LinearWeight w = std::move(pack_linear(*device, {{part}}, 40, format)).value();
+      for (const DType dtype : {DType::kBF16, DType::kF32}) {
+        Rows x(1, 40, dtype, 5);
+        const std::vector<float> y = product(*device, w, x, 0, 1);
+        EXPECT_TRUE(std::isfinite(y[0]));
+        EXPECT_TRUE(std::isnan(y[1]));
+      }
     }
-  }
+  });
 }
 
 // Rows that their part widens are packed as the same values in memory are.

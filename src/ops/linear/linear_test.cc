@@ -416,7 +416,7 @@ TEST(Linear, FirstOutputsAloneHaveTheBitsOfAll) {
     run(*device, w, x.view(), all.view(), {});
     for (const int64_t n : {1, 16, 37, 99}) {
       Matrix some(19, n, DType::kF32);
-      run(*device, w, x.view(), some.view(), {});
+      run(*device, w, x.view(), some.view(), {.fewer = true});
       for (int64_t i = 0; i < 19 * n; ++i) ASSERT_EQ(some.get(i), all.get(i / n * 100 + i % n)) << n << " " << i;
     }
   }
@@ -439,8 +439,11 @@ TEST(Linear, RefusesWhatItCannotPack) {
 TEST(LinearDeathTest, ChecksItsCaller) {
   auto device = *make_cpu_device(1);
   const LinearWeight w = pack(*device, {random_matrix(8, 4, DType::kF32, 1)}, 4, DType::kF32);
-  Matrix x(2, 4, DType::kF32), y(2, 8, DType::kF32), wide(2, 9, DType::kF32), ids(2, 4, DType::kI32);
-  EXPECT_DEATH(run(*device, w, x.view(), wide.view(), {EndKind::kStore}), "CHECK failed");
+  Matrix x(2, 4, DType::kF32), y(2, 8, DType::kF32), wide(2, 9, DType::kF32), narrow(2, 7, DType::kF32),
+      ids(2, 4, DType::kI32);
+  for (Matrix* wrong : {&wide, &narrow}) {
+    EXPECT_DEATH(run(*device, w, x.view(), wrong->view(), {EndKind::kStore}), "CHECK failed");
+  }
   EXPECT_DEATH(run(*device, w, ids.view(), y.view(), {EndKind::kStore}), "CHECK failed");
   EXPECT_DEATH(run(*device, w, x.view(), y.view(), {EndKind::kSwiGlu}), "CHECK failed");
   Matrix bias(1, 8, DType::kF32), short_bias(1, 7, DType::kF32), bf16_bias(1, 8, DType::kBF16), half(2, 4, DType::kF32);

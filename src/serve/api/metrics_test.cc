@@ -241,9 +241,10 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="200",model_name="pocket"}
 TEST(Metrics, ShowsWhatBecameOfCacheEvents) {
   Metrics metrics("m");
   EXPECT_EQ(metrics.text({}, {}).find("kv_event"), std::string::npos) << "there is no publisher";
-  const std::string text = metrics.text({}, {}, {0, CacheEventPublisher::Counts{7, 2}});
+  const std::string text = metrics.text({}, {}, {0, CacheEventPublisher::Counts{7, 2, 5}});
   expect_lines(text, R"(volley:kv_event_batches_total{model_name="m"} 7
-volley:kv_event_batches_dropped_total{model_name="m"} 2)");
+volley:kv_event_batches_dropped_total{model_name="m"} 2
+volley:kv_event_batches_repeated_total{model_name="m"} 5)");
 }
 
 TEST(Metrics, OpenRequestsAreTheLoad) {

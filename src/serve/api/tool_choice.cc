@@ -140,7 +140,7 @@ bool keep_named(FieldReader& in, const std::vector<ToolChoice::Name>& names, Too
 void read_tools(FieldReader& in, std::string_view body, ToolRequest& out) {
   const json* tools = in.list("tools", "tools");
   const json* choice = in.get("tool_choice");
-  if (!tools && in.get("tools")) return;  // of another kind
+  if (!tools && in.get("tools")) return;  // another kind, which has failed
   std::optional<ToolChoice> chosen;
   if (choice) {
     chosen = read_choice(*choice);

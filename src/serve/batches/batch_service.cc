@@ -25,7 +25,7 @@ constexpr size_t kMaxRunners = 16;  // each holds the index of its input
 constexpr int kAttempts = 3;
 constexpr int kRetries = 5;  // after a 503
 constexpr std::chrono::seconds kAfterInterruption{1};
-constexpr size_t kMaxNoteBytes = size_t{1} << 20;
+constexpr size_t kMaxBatchNoteBytes = size_t{1} << 20;
 
 int64_t now() {
   return static_cast<int64_t>(std::time(nullptr));
@@ -349,7 +349,7 @@ void BatchService::load() {
       continue;
     }
     if (path.extension() != ".json") continue;
-    const auto text = read_file(path, kMaxNoteBytes);
+    const auto text = read_file(path, kMaxBatchNoteBytes);
     auto batch = text.ok() ? read_batch_note(*text) : std::nullopt;
     if (!batch || batch->id != path.stem()) {
       log_.error("The batch " + path.string() + " cannot be read and is left alone.");

@@ -24,8 +24,8 @@
 namespace volley::serve {
 namespace {
 
-constexpr std::chrono::milliseconds kLastWords{500};   // for subscribers to take the last batches
-constexpr std::chrono::milliseconds kNextAttempt{10};  // of repeating, while a client has no room
+constexpr std::chrono::milliseconds kLastWords{500};  // for subscribers to take the last batches
+constexpr std::chrono::milliseconds kNextAttempt{1};  // to repeat more, while a client has no room: 16 batches each
 
 double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -237,13 +237,13 @@ void CacheEventPublisher::Stream::send_queued() {
 }
 
 void CacheEventPublisher::Stream::send(const Batch& batch) {
-  std::vector<uint8_t> bytes = encode_cache_events(batch.seconds, batch.events, replica_);
+  const std::vector<uint8_t> bytes = encode_cache_events(batch.seconds, batch.events, replica_);
   const auto number = big_endian(batch.number);
   const std::array<zmq::const_buffer, 3> frames = {zmq::buffer(options_.topic), zmq::buffer(number),
                                                    zmq::buffer(bytes)};
   // A PUB socket never waits: a subscriber without room misses the batch, and sees that by the number.
   zmq::send_multipart(publisher_, frames);
-  if (replay_) replay_->keep(batch.number, std::move(bytes));
+  if (replay_) replay_->keep(batch.number, bytes);
 }
 
 CacheEventPublisher::CacheEventPublisher(std::vector<std::unique_ptr<Stream>> streams) : streams_(std::move(streams)) {}

@@ -158,7 +158,7 @@ TEST_F(CacheEventPublisherTest, LittleWaitsForAClientThatTakesNothing) {
     client.set(zmq::sockopt::rcvhwm, 1);
     client.set(zmq::sockopt::linger, 0);
     client.connect(options_.replay_endpoint);
-    for (size_t j = 0; j < CacheEventReplay::kMaxAsked; ++j) ask(client, 0);
+    for (size_t j = 0; j < CacheEventReplay::kMaxAsked + 10; ++j) ask(client, 0);
   }
   while (publisher->counts().repeated < 2 * CacheEventReplay::kMostQueued) std::this_thread::sleep_for(1ms);
   std::this_thread::sleep_for(100ms);
@@ -173,6 +173,12 @@ TEST_F(CacheEventPublisherTest, LittleWaitsForAClientThatTakesNothing) {
     }
     ASSERT_EQ(receive(clients[0]), (Frames{"", "", bytes_of(~uint64_t{0}), ""})) << answer;
   }
+  clients[0].set(zmq::sockopt::rcvtimeo, 50);
+  zmq::message_t further;
+  EXPECT_FALSE(clients[0].recv(further)) << "requests past kMaxAsked get no answer";
+  clients[0].set(zmq::sockopt::rcvtimeo, 10'000);
+  ask(clients[0], kBatches);
+  EXPECT_EQ(receive(clients[0]).size(), 4u) << "it may ask again";
 }
 
 TEST_F(CacheEventPublisherTest, WhatIsNoRequestIsPassedOver) {

@@ -36,9 +36,9 @@ CacheEventReplay::CacheEventReplay(zmq::context_t& context, int buffer_steps, st
   socket_.set(zmq::sockopt::ipv6, true);
 }
 
-void CacheEventReplay::keep(uint64_t number, std::vector<uint8_t> bytes) {
+void CacheEventReplay::keep(uint64_t number, const std::vector<uint8_t>& bytes) {
   kept_bytes_ += bytes.size();
-  kept_.push_back({number, std::move(bytes)});
+  kept_.push_back({number, zmq::message_t(bytes.data(), bytes.size())});
   while (!kept_.empty() && (kept_.size() > buffer_steps_ || kept_bytes_ > kMaxKeptBytes)) {
     kept_bytes_ -= kept_.front().bytes.size();
     kept_.pop_front();
@@ -46,7 +46,7 @@ void CacheEventReplay::keep(uint64_t number, std::vector<uint8_t> bytes) {
 }
 
 void CacheEventReplay::receive() {
-  for (;;) {
+  for (size_t taken = 0; taken < kMaxClients; ++taken) {  // a client that never ends must not hold up the others
     std::vector<zmq::message_t> frames;
     if (!zmq::recv_multipart(socket_, std::back_inserter(frames), zmq::recv_flags::dontwait)) return;
     if (frames.size() != 3 || frames[1].size() != 0 || frames[2].size() != 8) continue;
@@ -77,15 +77,17 @@ bool CacheEventReplay::answer(const std::string& client, uint64_t& next) {
     next = batch->number + 1;
     ++repeated_;
   }
-  return send(client, "", kEndOfReplay, {});
+  zmq::message_t none;
+  return send(client, "", kEndOfReplay, none);
 }
 
 // False: the client has no room. Throws zmq::error_t: it has gone.
 bool CacheEventReplay::send(const std::string& client, const std::string& topic, uint64_t number,
-                            const std::vector<uint8_t>& bytes) {
+                            zmq::message_t& bytes) {
   const auto encoded = big_endian(number);
-  const std::array<zmq::const_buffer, 5> frames = {zmq::buffer(client), zmq::const_buffer(), zmq::buffer(topic),
-                                                   zmq::buffer(encoded), zmq::buffer(bytes)};
+  std::array<zmq::message_t, 5> frames = {zmq::message_t(client), zmq::message_t(), zmq::message_t(topic),
+                                          zmq::message_t(encoded.data(), encoded.size()), zmq::message_t()};
+  frames[4].copy(bytes);
   return zmq::send_multipart(socket_, frames, zmq::send_flags::dontwait).has_value();
 }
 

@@ -29,8 +29,8 @@ class CacheEventReplay {
   CacheEventReplay(zmq::context_t& context, int buffer_steps, std::string topic);
 
   zmq::socket_t& socket() { return socket_; }  // for binding and polling
-  void keep(uint64_t number, std::vector<uint8_t> bytes);
-  // Takes all requests that have come. A message that is no request gets no answer.
+  void keep(uint64_t number, const std::vector<uint8_t>& bytes);
+  // Takes requests that have come, at most kMaxClients: the rest wait. A message that is no request gets no answer.
   void receive();
   // Sends what clients have room for. Returns whether some of them wait for more.
   bool go_on();
@@ -39,11 +39,11 @@ class CacheEventReplay {
  private:
   struct Batch {
     uint64_t number = 0;
-    std::vector<uint8_t> bytes;
+    zmq::message_t bytes;  // waiting clients share them
   };
 
   bool answer(const std::string& client, uint64_t& next);
-  bool send(const std::string& client, const std::string& topic, uint64_t number, const std::vector<uint8_t>& bytes);
+  bool send(const std::string& client, const std::string& topic, uint64_t number, zmq::message_t& bytes);
 
   zmq::socket_t socket_;
   const size_t buffer_steps_;

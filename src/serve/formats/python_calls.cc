@@ -42,7 +42,7 @@ class PythonCallScanner {
         return name_.empty() || (known_ && !known_->contains(name_)) ? State::kBroken : State::kReading;
       case Place::kKey:
         if (c == ')' && skip_space(key_).empty()) return end();
-        if (c != '=') return grow(key_, c, "()[]{},:'\"<");
+        if (c != '=') return grow(key_, c, "(){},'\"<");
         key_ = trim_end(skip_space(key_));
         if (key_.empty()) return State::kBroken;
         announce();
@@ -68,6 +68,12 @@ class PythonCallScanner {
   const std::string& name() const { return place_ == Place::kJson ? json_.name() : name_; }
   std::string take_arguments() {
     return place_ == Place::kJson ? json_.take_arguments() : std::exchange(arguments_, {});
+  }
+  // After kBroken (behind: the last byte is not part of them), or at the text's end: bytes of a key that led nowhere.
+  std::string take_rest(bool behind) {
+    std::string rest = std::exchange(key_, {});
+    if (behind && !rest.empty()) rest.pop_back();
+    return rest;
   }
   void finish(TextEnd end) {
     if (place_ == Place::kText) ending_.size() < static_cast<size_t>(quotes_) ? send_text() : end_text();
@@ -196,7 +202,7 @@ class PythonCallScanner {
   bool announced_ = false, first_ = true;
   char quote_ = 0;            // a text's quote
   int quotes_ = 0;            // how many begin the text, and end it
-  std::string ending_;        // what may be the text's end
+  std::string ending_;        // may be the text's end
   std::string held_;          // a text's part with escapes, as written
   size_t behind_escape_ = 0;  // bytes since the last backslash
   bool escaped_ = false;      // the next byte is part of an escape
@@ -215,6 +221,8 @@ class PythonStage final : public ByteStage {
     if (place_ == Place::kCall && scanner_->announced()) {
       scanner_->finish(end);
       out.arguments(scanner_->take_arguments());
+      const std::string rest = scanner_->take_rest(false);
+      if (end == TextEnd::kModel && !skip_space(rest).empty()) out.content(rest);
       return;
     }
     std::string rest = place_ == Place::kText ? begin_.take() : place_ == Place::kEnd ? end_.take() : held_;
@@ -255,10 +263,16 @@ class PythonStage final : public ByteStage {
     const MarkerHold::Step step = begin_.push(c);
     if (step == MarkerHold::Step::kHeld) return {};
     held_ = begin_.take();
-    const bool found = step == MarkerHold::Step::kFound;
-    if (found && (!bare_ || held_.find('\n') != std::string::npos)) {
+    const bool found = step == MarkerHold::Step::kFound, begins_line = held_.find('\n') != std::string::npos;
+    if (found && (!bare_ || begins_line)) {
       place_ = Place::kList;
       bracket_ = bare_;
+      return {};
+    }
+    if (bare_ && begins_line && c == kCodeFence.front()) {
+      place_ = Place::kList;
+      bracket_ = false;
+      held_ += c;
       return {};
     }
     after_call_ = false;
@@ -305,7 +319,7 @@ class PythonStage final : public ByteStage {
     if (state == State::kDone) place_ = Place::kBetween;
     if (state != State::kBroken) return {};
     place_ = Place::kText;
-    return std::string(1, c);
+    return scanner_->take_rest(true) + c;
   }
 
   // The held text is content, but a mark may begin behind its first byte.
@@ -327,11 +341,12 @@ class PythonStage final : public ByteStage {
   bool after_call_ = false;  // no content came since the last call
 };
 
-// A JSON value as Python writes it.
-std::string python_of(std::string_view json) {
+// A JSON value as Python writes it. One nested too deep stays JSON: a text may hold any depth.
+std::string python_of(std::string_view json, int depth = 0) {
+  if (depth > kMaxJsonDepth) return std::string(json);
   std::string text;
-  const auto add = [&text](std::string_view key, std::string_view value) {
-    text += (text.empty() ? "" : ", ") + std::string(key) + python_of(value);
+  const auto add = [&text, depth](std::string_view key, std::string_view value) {
+    text += (text.empty() ? "" : ", ") + std::string(key) + python_of(value, depth + 1);
   };
   if (json.starts_with('[')) {
     for (const std::string_view element : array_elements(json)) add("", element);
@@ -349,7 +364,10 @@ std::string written(const std::vector<std::string>& calls) {
   std::string list;
   for (const std::string& call : calls) {
     const nlohmann::json function = member_of(read_json(call), "function");
-    const std::string arguments = text_member(function, "arguments");
+    std::string arguments = text_member(function, "arguments");
+    if (member_of(function, "arguments").is_object()) {
+      arguments = find_member(find_member(call, "function"), "arguments");
+    }
     std::string keywords;
     if (skip_space(arguments).starts_with('{') && is_json_text(arguments)) {
       for (const auto& [key, value] : object_members(arguments)) {
@@ -374,7 +392,7 @@ class PythonCalls final : public LiteralCalls {
     same->calls_ = false;
     return same;
   }
-  // What the template does not show stands in the messages.
+  // The messages hold the calls and tools that the template does not show.
   Result<std::string> render(const Engine& engine, Conversation chat,
                              const std::atomic<bool>* cancelled) const override {
     for (ChatMessage& message : chat.messages) {
@@ -400,8 +418,12 @@ class PythonCalls final : public LiteralCalls {
     add_values(grammar);
     grammar.rules += R"(call: "[" object )" + std::string(grammar.parallel ? R"((", " object)* )" : "") + "\"]\"\n";
     if (!free) return "call";
-    // Text that cannot begin a list.
-    grammar.rules += "TEXT: /[ \\t\\r\\n]*[^\\[ \\t\\r\\n](?s:.*)/\n";
+    // Text that cannot begin a list, and in which no line begins one of calls.
+    std::string names;
+    for (const Tool& tool : grammar.request.tools) names += (names.empty() ? "" : "|") + regex_escape(tool.name);
+    grammar.rules += R"(TEXT: /[ \t\r\n]*[^\[ \t\r\n](?s:.*)/ & ~/(?s:.*)\n[ \t\r\n]*\[[ \t\r\n]*(?:)" + names +
+                     R"()[ \t\r\n]*\((?s:.*)/)"
+                     "\n";
     return "(call | TEXT)?";
   }
 

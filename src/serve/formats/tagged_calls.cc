@@ -21,6 +21,7 @@ std::string between_slashes(std::string_view expression) {
 }
 
 constexpr int kDeepest = 8;  // values deeper inside a schema are free, because schemas may be recursive
+constexpr size_t kMostRules = size_t{1} << 18;  // textkit refuses longer grammars: no more is written then
 
 // A schema of any value of these types.
 std::string schema_of(unsigned types) {
@@ -215,8 +216,9 @@ void LiteralCalls::add_member(CallGrammar& grammar, const Tool& tool, const Tool
 void LiteralCalls::add_value(CallGrammar& grammar, const Tool& tool, const ToolParameter& parameter,
                              const std::string& rule, int depth) const {
   const std::string schema = with_definitions(parameter.schema_json, tool.parameters_json);
-  const unsigned types = depth > kDeepest ? unsigned{kNoJsonType} : parameter.types;
-  const unsigned words = types & ~style_->json;  // what JSON would write otherwise
+  const bool is_free = depth > kDeepest || grammar.rules.size() > kMostRules;
+  const unsigned types = is_free ? unsigned{kNoJsonType} : parameter.types;
+  const unsigned words = types & ~style_->json;  // JSON would write them otherwise
   std::string values;
   const auto add = [&](const std::string& value) { values += (values.empty() ? "" : " | ") + value; };
   if ((words & kJsonString) != 0) {
@@ -227,10 +229,15 @@ void LiteralCalls::add_value(CallGrammar& grammar, const Tool& tool, const ToolP
   if ((words & kJsonNull) != 0) add("\"None\"");
   if ((types & style_->json) != 0) {
     add("scalar_" + rule);
-    grammar.rules += "scalar_" + rule + ": %json " +
-                     (words == 0 ? grammar.schema(schema, tool, "the parameter " + json_quote(parameter.name), "{}")
-                                 : schema_of(types & style_->json)) +
-                     "\n";
+    const std::string of_types = schema_of(types & style_->json);
+    const std::string scalars = words == 0 ? schema
+                                           : with_definitions(of_types.substr(0, of_types.size() - 1) +
+                                                                  R"(, "allOf": [)" + parameter.schema_json + "]}",
+                                                              tool.parameters_json);
+    grammar.rules +=
+        "scalar_" + rule + ": %json " +
+        grammar.schema(scalars, tool, "the parameter " + json_quote(parameter.name), words == 0 ? "{}" : of_types) +
+        "\n";
   }
   if ((types & kJsonObject) != 0) {
     add("object_" + rule);

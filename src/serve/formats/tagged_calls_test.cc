@@ -63,6 +63,7 @@ TEST(TaggedCalls, AreReadHoweverTheTextIsCut) {
       {"pythonic", " [" + kPythonF + ",g(),]\n", ""},
       {"pythonic", "Hm.\n\n[" + kPythonF + ", g()]", "Hm."},
       {"gemma3", "```tool_code\n[" + kPythonF + ", g()]\n```", ""},
+      {"gemma3", "Hm.\n```tool_code\n[" + kPythonF + ", g()]\n```", "Hm."},
   };
   for (const auto& [name, text, content] : cases) {
     EXPECT_EQ(parse(options(name), text), (Message{content, "", {kF, kG}})) << text;
@@ -98,6 +99,7 @@ TEST(TaggedCalls, WhatIsNoCallIsContent) {
       {"pythonic", "Let me see: [f(q=1)]"},
       {"pythonic", "[1, 2]"},
       {"pythonic", "```python\nprint(f(q=1))\n```"},
+      {"pythonic", "So:\n```python\nprint(f(q=1))\n```\n`x`\n```"},
       {"pythonic", R"([{"name": "f", "arguments": {}}])"},
   };
   for (const auto& [name, text] : cases) {
@@ -145,6 +147,7 @@ TEST(TaggedCalls, PythonBecomesJson) {
        "{\"code\": \"" + wide + "\\n" + wide + "é\\n\", \"n\": " + wide + "}"},
       {"a=Bonn am Rhein, b=g(1, 'x'), c=1e999", R"py({"a": "Bonn am Rhein", "b": "g(1, 'x')", "c": 1e999})py"},
       {"a='it's 'so'', b = 'x' , c=''y'", R"py({"a": "it's 'so'", "b": "x", "c": "'y"})py"},
+      {"filter[status]='x', xs:n=1", R"py({"filter[status]": "x", "xs:n": 1})py"},
       {"a=1, b=[2}", R"py({"a": 1, "b": [2]})py"},
   };
   for (const auto& [python, json] : cases) {
@@ -165,10 +168,13 @@ TEST(TaggedCalls, PromptsHoldPythonsCallsAndTools) {
   chat.tools_json = kProbeTools;
   chat.messages = {{"user", "Hi"}, {"assistant", "So."}, {"tool", "1"},
                    {"tool", "2"},  {"user", "And?"},     {"assistant", "No."}};
-  chat.messages[1].calls = {call_json("a", "f", R"({"q": [1e400, true, {"k": null}], "s": "it's\n"})"),
-                            call_json("b", "g", "{}")};
+  chat.messages[1].calls = {
+      call_json("a", "f", R"({"q": [1e400, true, {"k": null}], "s": "it's\n"})"),
+      R"({"function": {"name": "g", "arguments": {"z": null}}})",
+      call_json("c", "h", "{\"a\": " + std::string(50'000, '[') + std::string(50'000, ']') + "}")};
   chat.messages[2].call_id = "a";
-  const std::string list = R"([f(q=[1e400, True, {"k": None}], s="it's\n"), g()])";
+  const std::string list = R"([f(q=[1e400, True, {"k": None}], s="it's\n"), g(z=None), h(a=)" +
+                           std::string(50'000, '[') + std::string(50'000, ']') + ")]";
   for (const bool calls : {true, false}) {
     const auto rendered = [&](const char* name, const std::string& source) {
       const TemplateEngine engine(source);
@@ -193,6 +199,13 @@ TEST(TaggedCalls, PromptsHoldPythonsCallsAndTools) {
     EXPECT_TRUE(told.ends_with("name()][user]Hi[assistant]So.\n" + list +
                                "[user]```tool_output\n1\n```\n```tool_output\n2\n```\nAnd?[assistant]No."))
         << told;
+  }
+}
+
+TEST(TaggedCalls, NoByteBehindABrokenKeyIsLost) {
+  for (const auto& [text, content] : {std::pair{"<|tool_call_start|>[f(q=1, all)] Bye.", " all)] Bye."},
+                                      {"<|tool_call_start|>[f(q=1, all", " all"}}) {
+    EXPECT_EQ(parse(options("lfm2"), text), (Message{content, "", {{"f", R"({"q": 1})"}}})) << text;
   }
 }
 

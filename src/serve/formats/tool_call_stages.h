@@ -58,7 +58,7 @@ ToolCallScanner::State scan_call(Scanner& scanner, char c, OutputWriter& out) {
 std::unique_ptr<OutputStage> content_stage();
 // Thoughts between <think> and </think>, then `next`'s text.
 std::unique_ptr<OutputStage> reasoning_stage(const OutputParser::Options& options, std::unique_ptr<OutputStage> next);
-// `calls`, which except for Mistral's lists do not begin like JSON; or JSON, if options.calls_or_json.
+// `calls`, which except for Mistral's and Python's lists do not begin like JSON; or JSON, if options.calls_or_json.
 std::unique_ptr<OutputStage> marked_stage(const OutputParser::Options& options, std::unique_ptr<OutputStage> calls);
 
 }  // namespace volley::serve

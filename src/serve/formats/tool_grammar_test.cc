@@ -254,7 +254,8 @@ constexpr const char* kValueTools = R"("tools": [{"type": "function", "function"
     "type": "object", "required": ["b"], "$defs": {"t": {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}}},
     "properties": {"a": {"type": ["string", "null"]}, "b": {"type": "array", "items": {"enum": ["x", "y"]}},
       "c": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}},
-      "d": {}, "e": {"$ref": "#/$defs/t"}}}}}, {"type": "function", "function": {"name": "free"}},
+      "d": {}, "e": {"$ref": "#/$defs/t"}, "g": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}}},
+    {"type": "function", "function": {"name": "free"}},
     {"type": "function", "function": {"name": "any", "parameters": {"type": "object"}}}])";
 
 TEST_F(ToolGrammarTest, GemmaValues) {
@@ -272,18 +273,26 @@ TEST_F(ToolGrammarTest, PythonValues) {
   for (const auto& [name, begin, end] :
        {std::tuple{"pythonic", "[", "]"}, {"lfm2", "<|tool_call_start|>[", "]<|tool_call_end|>"}}) {
     const GrammarSpec required = grammar(format_named(name), kRequired, ReasoningStart::kOff, kValueTools);
-    for (const char* call :
-         {"f(b=[])", R"(f(a=None, b=["x", "y"]))",
-          R"(f(a="{\"q\": '1'}", b=[], c={"n": 4, "s": ""}, d=[{"k": True}, 1.5]))",
-          R"(f(b=[], e={"t": {"t": {}}}), free())", R"(any(k={"l": [1, None]}, m="n"))", "free(), any()"}) {
+    for (const char* call : {"f(b=[])", R"(f(a=None, b=["x", "y"]))",
+                             R"(f(a="{\"q\": '1'}", b=[], c={"n": 4, "s": ""}, d=[{"k": True}, 1.5]))",
+                             R"(f(b=[], e={"t": {"t": {}}}), free())", "f(b=[], g=4)", "f(b=[], g=None)",
+                             R"(any(k={"l": [1, None]}, m="n"))", "free(), any()"}) {
       expect_accepted(required, {begin + std::string(call) + end});
     }
-    for (const char* call : {"f()", "f(a=None)", "f(b=[], a=None)", R"(f(b=["z"]))", "f(b=[], c={})",
-                             R"(f(b=[], c={"n": 1.5}))", "f(b=[],)", "f(b=[], e={\"t\": 1})", "free(a=1)",
-                             "f(a=null, b=[])", "f(b = [])", "any(k='x')", "any(1)", "f(b=[]);free()", ""}) {
+    for (const char* call :
+         {"f()", "f(a=None)", "f(b=[], a=None)", R"(f(b=["z"]))", "f(b=[], c={})", R"(f(b=[], c={"n": 1.5}))",
+          "f(b=[],)", "f(b=[], e={\"t\": 1})", "free(a=1)", "f(b=[], g=1.5)", "f(a=null, b=[])", "f(b = [])",
+          "any(k='x')", "any(1)", "f(b=[]);free()", ""}) {
       expect_refused(required, {begin + std::string(call) + end});
     }
   }
+}
+
+// The reader takes a list at a line's beginning for calls, so free text has none.
+TEST_F(ToolGrammarTest, PythonsCallsBeginNoLaterLine) {
+  const GrammarSpec allowed = grammar(format_named("pythonic"), kAutoAllowed);
+  expect_accepted(allowed, {"Hm.\n\n[1]", "See\n[weather](x)"});
+  expect_refused(allowed, {"Hm.\n[weather(days=\"x\")]", "```tool_code\n [ weather (days=\"x\")]\n```"});
 }
 
 TEST_F(ToolGrammarTest, MistralLists) {

@@ -104,8 +104,11 @@ constexpr int panels_in_flight(int rows) {
 HWY_INLINE FVec head_values(const char* head, bool halves, int64_t first) {
   const F32 d;
   const hn::Rebind<hwy::float16_t, F32> d16;
-  return halves ? hn::PromoteTo(d, hn::Load(d16, reinterpret_cast<const hwy::float16_t*>(head) + first))
-                : hn::Load(d, reinterpret_cast<const float*>(head) + first);
+  if (!halves) return hn::Load(d, reinterpret_cast<const float*>(head) + first);
+  const auto value = hn::PromoteTo(d, hn::Load(d16, reinterpret_cast<const hwy::float16_t*>(head) + first));
+  // Without F16C, Highway makes numbers from 2^16 on of infinities and NaN.
+  const auto special = hn::Or(value, hn::Set(d, std::bit_cast<float>(0x7f800000u)));
+  return hn::IfThenElse(hn::Ge(hn::Abs(value), hn::Set(d, 65536.0f)), special, value);
 }
 
 template <typename Code, int kRows, int kPanels, int kCode>
