@@ -76,18 +76,19 @@ class Measurement {
     sleep(2);  // all of them decode, and the policy knows what that costs
     gaps.take();
     const Clock::time_point begin = Clock::now();
-    const int64_t tokens_before = engine_.stats().generated_tokens;
     double waits = 0;
-    std::vector<double> first, second;
+    std::vector<double> first, second, reading;
+    const volley::EngineStats before = engine_.stats();
     if (prompts && !settings_.picture.empty()) {
-      show_pictures(begin, first, second);
+      show_pictures(begin, first, second, reading);
     } else if (prompts) {
       waits = send_prompts(begin);
     } else {
       sleep(settings_.quiet_s);
     }
     const double elapsed = seconds(Clock::now() - begin);
-    const double tokens = static_cast<double>(engine_.stats().generated_tokens - tokens_before);
+    const volley::EngineStats after = engine_.stats();
+    const double tokens = static_cast<double>(after.generated_tokens - before.generated_tokens);
     std::vector<double> seen = gaps.take();
     for (const volley::RequestId id : streams) engine_.cancel(id);
     while (ended < settings_.streams) sleep(0.01);
@@ -104,6 +105,9 @@ class Measurement {
     if (prompts && !first.empty()) {
       line["first_turn_ms"] = first;
       line["second_turn_ms"] = second;
+      line["reading_ms"] = reading;
+      line["tower_mean_ms"] =
+          (after.vision_s - before.vision_s) / static_cast<double>(after.pictures - before.pictures) * 1e3;
     } else if (prompts) {
       line["prompt_tokens_per_s"] = static_cast<double>(settings_.prompts) * settings_.prompt_tokens / elapsed;
       line["prompt_wait_mean_s"] = waits / settings_.prompts;
@@ -161,26 +165,34 @@ class Measurement {
   }
 
   // One every interval: a picture that no earlier one equals between texts, then a second turn about it. Milliseconds
-  // from the file's bytes to the token.
-  void show_pictures(Clock::time_point begin, std::vector<double>& first, std::vector<double>& second) {
+  // from the file's bytes to the token, and of them until the first turn's file was read.
+  void show_pictures(Clock::time_point begin, std::vector<double>& first, std::vector<double>& second,
+                     std::vector<double>& reading) {
     std::ifstream in(settings_.picture, std::ios::binary);
-    const std::string file((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::string file((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    const size_t size = file.size();
     for (int i = 0; i < settings_.prompts; ++i) {
       std::this_thread::sleep_until(
           begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(i * settings_.interval_s)));
       volley::GenerateRequest talk;
       add_text(talk, 32);
       ++shown_;
+      // Bytes behind the picture's end make another file of it, and those of a pixel another picture.
+      file.resize(size);
+      file.append(reinterpret_cast<const char*>(&shown_), sizeof(shown_));
       for (std::vector<double>* times : {&first, &second}) {
         const Clock::time_point sent = Clock::now();
-        auto picture = engine_.read_picture(file, true, nullptr);
+        auto picture = engine_.read_picture(file, true, {}, nullptr);
         if (!picture.ok()) {
           std::fprintf(stderr, "%s: %s\n", settings_.picture.c_str(), picture.error().message.c_str());
           std::exit(1);
         }
+        const Clock::time_point read = Clock::now();
+        if (times == &first) reading.push_back(seconds(read - sent) * 1e3);
         std::vector<uint8_t> rgb = *picture->rgb;
         for (int byte = 0; byte < 4; ++byte) rgb[static_cast<size_t>(byte)] = static_cast<uint8_t>(shown_ >> 8 * byte);
         picture->rgb = std::make_shared<const std::vector<uint8_t>>(std::move(rgb));
+        const Clock::duration changing = Clock::now() - read;
         picture->begin = 32;
         const int side = engine_.info().pictures->token_side();
         if (times == &first) {
@@ -195,7 +207,7 @@ class Measurement {
           if (event.finish) answer->set_value({Clock::now(), token});
         });
         const auto [at, said] = answer->get_future().get();
-        times->push_back(seconds(at - sent) * 1e3);
+        times->push_back(seconds(at - sent - changing) * 1e3);
         talk.prompt.push_back(said);
       }
     }

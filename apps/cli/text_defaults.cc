@@ -42,9 +42,9 @@ class EngineWithDefaults final : public Engine {
     chat.template_kwargs_json = join_objects(defaults_.template_kwargs, given.template_kwargs_json);
     return defaults_.chat_template ? defaults_.chat_template->render(chat) : engine_->render_chat(chat);
   }
-  Result<PromptPicture> read_picture(std::string_view file, bool pixels,
+  Result<PromptPicture> read_picture(std::string_view file, bool pixels, std::string_view cache_namespace,
                                      const std::atomic<bool>* cancelled) const override {
-    return engine_->read_picture(file, pixels, cancelled);
+    return engine_->read_picture(file, pixels, cache_namespace, cancelled);
   }
 
  private:

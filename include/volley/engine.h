@@ -375,10 +375,12 @@ class Engine {
   virtual std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const = 0;
   virtual Result<std::string> render_chat(const ChatMessages& chat) const = 0;
   // A picture file (PNG, JPEG, WebP, the first frame of a GIF) as the model sees it, for a prompt: `begin` is the
-  // caller's. `pixels` false: only its size, which its header says. `cancelled` may be null. kInvalidArgument says what
-  // is wrong with the file; kResourceExhausted: other pictures fill the memory; kUnimplemented: no
-  // EngineInfo::pictures.
+  // caller's. `pixels` false: only its size, which its header says. A file that was read a short time ago in the same
+  // GenerateRequest::cache_namespace gives the same vector of pixels, without decoding. `cancelled` may be null.
+  // kInvalidArgument says what is wrong with the file; kResourceExhausted: other pictures fill the memory;
+  // kUnimplemented: no EngineInfo::pictures.
   virtual Result<PromptPicture> read_picture(std::string_view /*file*/, bool /*pixels*/,
+                                             std::string_view /*cache_namespace*/,
                                              const std::atomic<bool>* /*cancelled*/) const {
     return Error{ErrorCode::kUnimplemented, "This model takes text alone: leave the pictures out."};
   }

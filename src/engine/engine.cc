@@ -112,10 +112,10 @@ class EngineImpl final : public Engine {
     return text_.tokenizer->decode(ids, skip_special_tokens);
   }
   Result<std::string> render_chat(const ChatMessages& chat) const override { return text_.chat_template->render(chat); }
-  Result<PromptPicture> read_picture(std::string_view file, bool pixels,
+  Result<PromptPicture> read_picture(std::string_view file, bool pixels, std::string_view cache_namespace,
                                      const std::atomic<bool>* cancelled) const override {
-    if (!info_.pictures) return Engine::read_picture(file, pixels, cancelled);
-    return text::read_picture(file, *info_.pictures, pixels, cancelled);
+    if (!info_.pictures) return Engine::read_picture(file, pixels, cache_namespace, cancelled);
+    return text::read_picture(file, *info_.pictures, pixels, cache_namespace, cancelled);
   }
 
  private:

@@ -10,10 +10,11 @@ namespace volley::text {
 
 // Reads a PNG, JPEG, WebP or GIF file (its first frame): turned as its EXIF data say, on white, in a size that `rules`
 // permit, with the bytes of Pillow's bicubic resampling. `pixels` false: reads the header alone and leaves `rgb` null.
-// `cancelled` may be null. Any thread; memory is counted over all: the call waits for room to decode.
-// kInvalidArgument: a file of another kind, a damaged one, or one beyond the limits in textkit.h; kResourceExhausted:
-// pictures of other requests fill the memory; kCancelled.
+// The pixels of the last files are kept, 64 MiB of them: the same file with the same rules in the same `space` gives
+// the same vector again. `cancelled` may be null. Any thread; memory is counted over all: the call waits for room to
+// decode. kInvalidArgument: a file of another kind, a damaged one, or one beyond the limits in textkit.h;
+// kResourceExhausted: pictures of other requests fill the memory; kCancelled.
 Result<PromptPicture> read_picture(std::string_view file, const PictureRules& rules, bool pixels,
-                                   const std::atomic<bool>* cancelled);
+                                   std::string_view space, const std::atomic<bool>* cancelled);
 
 }  // namespace volley::text

@@ -48,7 +48,7 @@ PictureRules rules(int64_t least, int64_t most) {
 }
 
 std::string error_of(std::string_view file, PictureRules sizes = rules(3136, 40000)) {
-  const auto read = read_picture(file, sizes, true, nullptr);
+  const auto read = read_picture(file, sizes, true, "", nullptr);
   return read.ok() ? "" : read.error().message;
 }
 
@@ -69,7 +69,8 @@ TEST(Picture, IsWhatPillowMakesOfIt) {
     const json expected = json::parse(line);
     const std::string name = expected.at("name"), file = base64(expected.at("file").get<std::string>());
     const PictureRules sizes = rules(expected.at("min_pixels"), expected.at("max_pixels"));
-    const auto read = read_picture(file, sizes, true, nullptr), measured = read_picture(file, sizes, false, nullptr);
+    const auto read = read_picture(file, sizes, true, "", nullptr),
+               measured = read_picture(file, sizes, false, "", nullptr);
     ASSERT_TRUE(read.ok()) << name << ": " << read.error().message;
     ASSERT_TRUE(measured.ok()) << name << ": " << measured.error().message;
     EXPECT_EQ(measured->rgb, nullptr);
@@ -91,6 +92,25 @@ TEST(Picture, IsWhatPillowMakesOfIt) {
     EXPECT_LE(most, expected.at("near").get<int>()) << name;
   }
   EXPECT_EQ(pictures, 40);
+}
+
+// A conversation sends its pictures with every turn. Nobody learns from the time it takes what another space has read.
+TEST(Picture, AFileIsReadOnceInASpace) {
+  const std::string file = files().at("png-64x64");
+  const auto pixels = [&](const std::string& from, PictureRules sizes, std::string_view space) {
+    return read_picture(from, sizes, true, space, nullptr).value().rgb;
+  };
+  const PictureRules sizes = rules(3136, 40000);
+  const auto first = pixels(file, sizes, "a");
+  EXPECT_EQ(pixels(std::string(file), sizes, "a"), first);
+  const auto others = {pixels(file, sizes, "b"), pixels(file + "x", sizes, "a"), pixels(file, rules(3136, 40001), "a")};
+  for (const auto& other : others) {
+    EXPECT_NE(other, first);
+    EXPECT_EQ(*other, *first);
+  }
+  EXPECT_NE(pixels(file, rules(8192, 40000), "a")->size(), first->size());
+  for (int i = 0; i < 300; ++i) pixels(file + std::to_string(i), sizes, "a");
+  EXPECT_EQ(first.use_count(), 1) << "only the last files are kept";
 }
 
 // Every file that is cut or has a wrong byte is a picture or a sentence.
@@ -145,7 +165,7 @@ TEST(Picture, LimitsAreSentences) {
   EXPECT_THAT(error_of(png_of(8000, 8000)), HasSubstr("cannot be read as PNG"));  // a header that lies
   EXPECT_THAT(error_of(files().at("gif"), rules(0, 0)), HasSubstr("no sizes of pictures"));
   const std::atomic<bool> cancelled = true;
-  const auto read = read_picture(files().at("png-large-is-reduced"), rules(3136, 40000), true, &cancelled);
+  const auto read = read_picture(files().at("png-large-is-reduced"), rules(3136, 40000), true, "cancelled", &cancelled);
   EXPECT_TRUE(read.ok() || read.error().code == ErrorCode::kCancelled);
 }
 

@@ -326,7 +326,8 @@ Api::Reply Api::generate(Prepared prepared, Call call) {
   std::vector<std::string> notes(prepared.request.notes.begin(), prepared.request.notes.end());
   const std::string ignored_tools = name_ignored_tools(prepared.request);
   if (!prepared.request.tools.tools.empty() && !format.tool_warning.empty()) warn_once(format.tool_warning);
-  const PlanContext context{serving.engine, format, options_.max_response_bytes, call.cancelled, read_named(call)};
+  const PlanContext context{serving.engine, format,           options_.max_response_bytes,
+                            call.cancelled, read_named(call), space_of(call)};
   auto planned = plan_generation(context, std::move(prepared.request), std::move(prepared.id));
   if (const auto* error = std::get_if<ApiError>(&planned)) return error_response(*error);
   auto& plan = std::get<Generation::Plan>(planned);
@@ -396,17 +397,25 @@ std::string Api::tenant_of(const Call& call) const {
   return "key " + std::to_string(key == owners_.end() ? 0 : key->second);
 }
 
-// Sets how the engine shares itself. A tenant is an API key, or a client on a server without keys; a group is an HTTP
-// request. A single key has no name, because no other tenant needs a free part of the queue.
+// A tenant of the engine is an API key, or a client on a server without keys. A single key has no name, because no
+// other tenant needs a free part of the queue.
+std::string Api::sharer_of(const Call& call) const {
+  if (options_.api_keys.empty()) return call.request.client;
+  return options_.api_keys.size() > 1 ? tenant_of(call) : "";
+}
+
+// Comes before the client's own salt, so that no client can name another key's space.
+std::string Api::space_of(const Call& call) const {
+  return options_.prefix_cache_per_key ? sharer_of(call) + "\n" : "";
+}
+
+// Sets how the engine shares itself. A group is an HTTP request.
 void Api::set_share(const Call& call, Generation::Plan& plan) {
-  std::string tenant;
-  if (options_.api_keys.empty()) tenant = call.request.client;
-  if (options_.api_keys.size() > 1) tenant = tenant_of(call);
+  const std::string tenant = sharer_of(call), space = space_of(call);
   const uint64_t group = next_group_.fetch_add(1);
   for (GenerateRequest& choice : plan.choices) {
     choice.tenant = tenant;
-    // Comes before the client's own salt, so that no client can name another key's space.
-    if (options_.prefix_cache_per_key) choice.cache_namespace = tenant + "\n" + choice.cache_namespace;
+    choice.cache_namespace.insert(0, space);
     choice.group = group;
     choice.priority = queue_priority(choice.priority, call.line_owner != nullptr);
     choice.compiles_at_once = call.line_owner != nullptr;  // a batch has other lines to answer

@@ -137,6 +137,8 @@ class Api {
   std::string metrics_text() const;
   std::optional<size_t> key_of(const HttpRequest& request) const;
   std::string tenant_of(const Call& call) const;
+  std::string sharer_of(const Call& call) const;
+  std::string space_of(const Call& call) const;  // what its cache_namespace begins with
   void set_share(const Call& call, Generation::Plan& plan);
   static std::optional<ApiError> check_grammar(const Engine& engine, const Generation::Plan& plan,
                                                std::vector<std::string>& notes);

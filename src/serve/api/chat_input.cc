@@ -60,7 +60,7 @@ Status measure(const Engine& engine, std::vector<ChatMessage>& messages, const C
                                 std::to_string(kMaxPictures) + ". Leave out earlier ones.");
       }
       VOLLEY_ASSIGN(std::string file, file_of(picture, limits.read_named, named));
-      auto measured = engine.read_picture(file, false, limits.cancelled);
+      auto measured = engine.read_picture(file, false, {}, limits.cancelled);
       if (!measured.ok()) return at(picture.where, measured.error());
       input.pictures.push_back(std::move(*measured));
       input.sources.push_back({picture.where, std::move(file)});
@@ -134,10 +134,10 @@ Result<ChatInput> encode_chat(const Engine& engine, const AnswerFormat& format, 
   return input;
 }
 
-Status read_pixels(const Engine& engine, ChatInput& input, const std::atomic<bool>* cancelled) {
+Status read_pixels(const Engine& engine, ChatInput& input, std::string_view space, const std::atomic<bool>* cancelled) {
   for (size_t i = 0; i < input.sources.size(); ++i) {
     auto [where, file] = std::move(input.sources[i]);
-    auto read = engine.read_picture(file, true, cancelled);
+    auto read = engine.read_picture(file, true, space, cancelled);
     if (!read.ok()) return at(where, read.error());
     input.pictures[i].rgb = std::move(read->rgb);
   }
@@ -150,7 +150,7 @@ Result<ChatPrompt> chat_prompt(const Engine& engine, const AnswerFormat& format,
   ChatLimits limits;
   limits.cancelled = cancelled;
   VOLLEY_ASSIGN(ChatInput input, encode_chat(engine, format, std::move(chat), false, limits));
-  VOLLEY_RETURN_IF_ERROR(read_pixels(engine, input, cancelled));
+  VOLLEY_RETURN_IF_ERROR(read_pixels(engine, input, {}, cancelled));
   return ChatPrompt{format.shown(input.text), std::move(input.ids), std::move(input.pictures)};
 }
 

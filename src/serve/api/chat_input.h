@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serve/api/conversation.h"
@@ -43,8 +44,9 @@ inline constexpr const char* kNotFetched =
 Result<ChatInput> encode_chat(const Engine& engine, const AnswerFormat& format, Conversation chat,
                               bool add_special_tokens, const ChatLimits& limits);
 
-// Decodes the pictures and frees their files. `cancelled` may be null. Errors as Engine::read_picture().
-Status read_pixels(const Engine& engine, ChatInput& input, const std::atomic<bool>* cancelled);
+// Decodes the pictures and frees their files. space: a cache_namespace. `cancelled` may be null. Errors as
+// Engine::read_picture().
+Status read_pixels(const Engine& engine, ChatInput& input, std::string_view space, const std::atomic<bool>* cancelled);
 
 // Both in one, for people and the engine.
 Result<ChatPrompt> chat_prompt(const Engine& engine, const AnswerFormat& format, Conversation chat,

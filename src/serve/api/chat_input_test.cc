@@ -74,6 +74,22 @@ class ChatInputTest : public ApiTest {
   }
 };
 
+// How long reading takes would tell a client which pictures others have sent.
+TEST_F(ChatInputTest, APictureIsReadInItsRequestsSpace) {
+  for (const bool apart : {false, true}) {
+    ServerOptions options = make_options();
+    options.prefix_cache_per_key = apart;
+    Api api(engine_, options);
+    json body = chat(chat_part(kWide));
+    body["cache_salt"] = "salt";
+    HttpRequest request = post(kChatPath, body.dump());
+    request.client = "192.0.2.1";
+    EXPECT_EQ(answer(api, request).response->status, 200);
+    EXPECT_EQ(engine_.picture_space(), engine_.submitted().back().cache_namespace);
+    EXPECT_EQ(engine_.picture_space(), apart ? "192.0.2.1\nsalt" : "salt");
+  }
+}
+
 TEST_F(ChatInputTest, EachApiBringsPicturesInTheirPlaces) {
   const json result = {{"type", "tool_result"}, {"tool_use_id", "c"}, {"content", {text("Shot"), block(kWide)}}};
   const json call = {{"role", "assistant"},

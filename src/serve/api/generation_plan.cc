@@ -326,6 +326,7 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
   if (auto error = plan_thinking(context, plan.info.reasoning, request)) return *error;
   if (request.generate.grammar) plan.grammar_field = request.grammar_field;
   const bool show_ids = request.shape.token_ids || request.generate.prompt_logprobs >= 0;
+  const std::string space = context.space + request.generate.cache_namespace;
   size_t held = 0;
   for (EncodedPrompt& prompt : prompts) {
     for (const PromptPicture& picture : prompt.chat.pictures)
@@ -334,7 +335,7 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
       return invalid_field(prompt_field(request), "The pictures have more than " + std::to_string(kMaxHeldBytes >> 20) +
                                                       " MiB of pixels. Send fewer or smaller ones.");
     }
-    const Status read = read_pixels(engine, prompt.chat, context.cancelled);
+    const Status read = read_pixels(engine, prompt.chat, space, context.cancelled);
     if (!read.ok()) return api_error(read.error(), std::string(prompt_field(request)));
     PromptInfo& shown = plan.info.prompts.emplace_back();
     shown.tokens = static_cast<int32_t>(prompt.ids.size());

@@ -20,6 +20,7 @@ struct PlanContext {
   size_t max_response_bytes = 0;
   const std::atomic<bool>* cancelled = nullptr;  // once true, the work is given up with some error
   ReadNamed read_named = {};
+  std::string space = {};  // what comes before the request's own cache_namespace
 };
 
 // Calls the engine's tokenizer and template, which takes long for long prompts. `id`: the response's. Errors name the

@@ -193,7 +193,8 @@ Result<std::string> FakeEngine::render_chat(const ChatMessages& chat) const {
          (chat.continue_final_message ? "1" : "0") + (chat.tools_json.empty() ? "" : "|" + chat.tools_json);
 }
 
-Result<PromptPicture> FakeEngine::read_picture(std::string_view file, bool pixels, const std::atomic<bool>*) const {
+Result<PromptPicture> FakeEngine::read_picture(std::string_view file, bool pixels, std::string_view cache_namespace,
+                                               const std::atomic<bool>*) const {
   PromptPicture picture;
   const std::string text(file);
   if (std::sscanf(text.c_str(), "%dx%d", &picture.width, &picture.height) != 2) {
@@ -201,6 +202,8 @@ Result<PromptPicture> FakeEngine::read_picture(std::string_view file, bool pixel
   }
   if (pixels) {
     picture.rgb = std::make_shared<const std::vector<uint8_t>>(size_t(picture.width) * size_t(picture.height) * 3);
+    const std::lock_guard lock(mutex_);
+    picture_space_ = cache_namespace;
   }
   return picture;
 }
@@ -209,6 +212,11 @@ void FakeEngine::refuse_submits(Error error, int accepted_first) {
   const std::lock_guard lock(mutex_);
   refusal_ = std::move(error);
   accepted_first_ = accepted_first;
+}
+
+std::string FakeEngine::picture_space() const {
+  const std::lock_guard lock(mutex_);
+  return picture_space_;
 }
 
 std::vector<GenerateRequest> FakeEngine::submitted() const {

@@ -57,7 +57,7 @@ class FakeEngine final : public Engine {
   // template".
   Result<std::string> render_chat(const ChatMessages& chat) const override;
   // For an engine with EngineInfo::pictures, whose placeholder is "<pad>": a file is a text, "64x32", a picture black.
-  Result<PromptPicture> read_picture(std::string_view file, bool pixels,
+  Result<PromptPicture> read_picture(std::string_view file, bool pixels, std::string_view cache_namespace,
                                      const std::atomic<bool>* cancelled) const override;
 
   EngineInfo& mutable_info() { return info_; }  // before requests
@@ -66,6 +66,7 @@ class FakeEngine final : public Engine {
   // submit()'s error after accepting `accepted_first` more requests.
   void refuse_submits(Error error, int accepted_first = 0);
   std::vector<GenerateRequest> submitted() const;  // in order
+  std::string picture_space() const;               // the last picture's cache_namespace
   int running() const;
   int cancelled() const;
   size_t longest_encoded() const { return longest_encoded_; }  // bytes
@@ -101,6 +102,7 @@ class FakeEngine final : public Engine {
   // Guarded by mutex_:
   std::deque<Running> running_;
   std::vector<GenerateRequest> submitted_;
+  mutable std::string picture_space_;
   std::optional<Error> refusal_;
   int accepted_first_ = 0;  // requests to accept before refusal_ counts
   RequestId next_id_ = 1;
