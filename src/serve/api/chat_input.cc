@@ -1,7 +1,6 @@
 #include "serve/api/chat_input.h"
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <string_view>
 #include <utility>
@@ -43,7 +42,8 @@ Result<std::string> file_of(const ChatPicture& picture, const ReadNamed& read_na
     return file;
   }
   std::string base64 = picture.url.substr(picture.url.find(',') + 1);
-  std::erase_if(base64, [](unsigned char c) { return std::isspace(c) != 0; });
+  // std::isspace is a call for each of millions of letters.
+  std::erase_if(base64, [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); });
   base64.append((4 - base64.size() % 4) % 4, '=');
   auto file = from_base64(base64);
   if (file && !file->empty()) return *std::move(file);
