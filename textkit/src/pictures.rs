@@ -151,25 +151,40 @@ fn turn_of(exif: &[u8]) -> u8 {
     }
 }
 
+#[inline(always)]
+fn over_white(value: u8, alpha: u8) -> u8 {
+    let sum = u32::from(value) * u32::from(alpha) + 255 * (255 - u32::from(alpha)) + 128;
+    ((sum + (sum >> 8)) >> 8) as u8
+}
+
 /// RGB on a white ground, rounded as Pillow does.
 fn to_rgb(samples: Samples) -> Vec<u8> {
-    let over_white = |value: u8, alpha: u8| {
-        let sum = u32::from(value) * u32::from(alpha) + 255 * (255 - u32::from(alpha)) + 128;
-        ((sum + (sum >> 8)) >> 8) as u8
-    };
-    if samples.channels == 3 {
-        return samples.bytes;
+    let Samples { mut bytes, channels } = samples;
+    let pixels = bytes.len() / channels;
+    match channels {
+        1 => return bytes.iter().flat_map(|&grey| [grey; 3]).collect(),
+        2 => return bytes.chunks_exact(2).flat_map(|pixel| [over_white(pixel[0], pixel[1]); 3]).collect(),
+        4 => {
+            // Some pixels are copied out of the way, for the result takes the place of the samples.
+            let mut some = [0; 4096];
+            let mut first = 0;
+            while first < pixels {
+                let count = (pixels - first).min(some.len() / 4);
+                some[..count * 4].copy_from_slice(&bytes[first * 4..][..count * 4]);
+                let to = &mut bytes[first * 3..][..count * 3];
+                for index in 0..count {
+                    let alpha = some[index * 4 + 3];
+                    for channel in 0..3 {
+                        to[index * 3 + channel] = over_white(some[index * 4 + channel], alpha);
+                    }
+                }
+                first += count;
+            }
+            bytes.truncate(pixels * 3);
+        }
+        _ => {}
     }
-    let mut rgb = Vec::with_capacity(samples.bytes.len() / samples.channels * 3);
-    for pixel in samples.bytes.chunks_exact(samples.channels) {
-        rgb.extend_from_slice(&match *pixel {
-            [grey] => [grey; 3],
-            [grey, alpha] => [over_white(grey, alpha); 3],
-            [red, green, blue, alpha] => [red, green, blue].map(|value| over_white(value, alpha)),
-            _ => [0; 3],
-        });
-    }
-    rgb
+    bytes
 }
 
 /// Turns and flips as EXIF's orientation says.

@@ -77,6 +77,7 @@ fn windows(from: usize, to: usize) -> Vec<Window> {
     (0..to).map(window).collect()
 }
 
+#[inline(always)]
 fn to_byte(sum: i32) -> u8 {
     (sum >> BITS).clamp(0, 255) as u8
 }
@@ -101,11 +102,7 @@ fn resample_columns(rows: Vec<u8>, width: usize, height: usize, to_height: usize
     let mut sums = vec![0; line];
     for (window, to) in windows(height, to_height).iter().zip(out.chunks_exact_mut(line)) {
         meter::look();
-        sums.fill(HALF);
-        for (weight, from) in window.weights.iter().zip(rows[window.start * line..].chunks_exact(line)) {
-            sums.iter_mut().zip(from).for_each(|(sum, &byte)| *sum += weight * i32::from(byte));
-        }
-        to.iter_mut().zip(&sums).for_each(|(byte, &sum)| *byte = to_byte(sum));
+        add_lines(window, &rows[window.start * line..], &mut sums, to);
     }
     out
 }
@@ -116,17 +113,82 @@ fn resample_rows(rgb: Vec<u8>, width: usize, to_width: usize) -> Vec<u8> {
     }
     let windows = windows(width, to_width);
     let mut out = vec![0; rgb.len() / width * to_width];
+    let mut line = vec![0; width * 3 + 1]; // a pixel is read with the byte behind it
     for (from, to) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(to_width * 3)) {
         meter::look();
-        for (window, pixel) in windows.iter().zip(to.chunks_exact_mut(3)) {
-            let mut sums = [HALF; 3];
-            for (weight, from) in window.weights.iter().zip(from[window.start * 3..].chunks_exact(3)) {
-                for channel in 0..3 {
-                    sums[channel] += weight * i32::from(from[channel]);
-                }
-            }
-            pixel.copy_from_slice(&sums.map(to_byte));
-        }
+        line[..width * 3].copy_from_slice(from);
+        add_pixels(&windows, &line, to);
     }
     out
+}
+
+// Sums of integers are the same in any order, so any registers will do.
+
+fn add_lines(window: &Window, rows: &[u8], sums: &mut [i32], to: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the CPU has these instructions.
+        return unsafe { x86::add_lines(window, rows, sums, to) };
+    }
+    add_lines_in_any(window, rows, sums, to);
+}
+
+#[inline(always)]
+fn add_lines_in_any(window: &Window, rows: &[u8], sums: &mut [i32], to: &mut [u8]) {
+    sums.fill(HALF);
+    for (weight, from) in window.weights.iter().zip(rows.chunks_exact(to.len())) {
+        for index in 0..sums.len().min(from.len()) {
+            sums[index] += weight * i32::from(from[index]);
+        }
+    }
+    for index in 0..to.len().min(sums.len()) {
+        to[index] = to_byte(sums[index]);
+    }
+}
+
+fn add_pixels(windows: &[Window], line: &[u8], to: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the CPU has these instructions.
+        return unsafe { x86::add_pixels(windows, line, to) };
+    }
+    for (window, pixel) in windows.iter().zip(to.chunks_exact_mut(3)) {
+        let mut sums = [HALF; 3];
+        for (weight, from) in window.weights.iter().zip(line[window.start * 3..].chunks_exact(3)) {
+            for channel in 0..3 {
+                sums[channel] += weight * i32::from(from[channel]);
+            }
+        }
+        pixel.copy_from_slice(&sums.map(to_byte));
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{add_lines_in_any, Window, BITS, HALF};
+
+    #[target_feature(enable = "avx2")]
+    pub fn add_lines(window: &Window, rows: &[u8], sums: &mut [i32], to: &mut [u8]) {
+        add_lines_in_any(window, rows, sums, to);
+    }
+
+    /// A pixel's channels, and the byte behind them, are summed side by side.
+    #[target_feature(enable = "avx2")]
+    pub fn add_pixels(windows: &[Window], line: &[u8], to: &mut [u8]) {
+        for (index, window) in windows.iter().enumerate() {
+            let mut sums = _mm_set1_epi32(HALF);
+            let mut from = &line[window.start * 3..];
+            for &weight in &window.weights {
+                let Some((four, _)) = from.split_first_chunk() else { break };
+                let pixel = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(i32::from_le_bytes(*four)));
+                sums = _mm_add_epi32(sums, _mm_mullo_epi32(pixel, _mm_set1_epi32(weight)));
+                from = &from[3..];
+            }
+            let words = _mm_packs_epi32(_mm_srai_epi32::<{ BITS as i32 }>(sums), sums);
+            let bytes = _mm_cvtsi128_si32(_mm_packus_epi16(words, words)).to_le_bytes();
+            to[index * 3..index * 3 + 3].copy_from_slice(&bytes[..3]);
+        }
+    }
 }
