@@ -75,7 +75,7 @@ void measure(const std::string& on, const std::string& folder, int32_t width, in
     pass->run(0, units.count(), scratch);
     const auto made = pass->take();
     double sum = 0;
-    for (const float value : made.values) sum += value;
+    for (const float value : *made.values) sum += value;
     std::printf("%d x %d: %.2f ms, %.2f TFLOP, %.1f TFLOP/s, sum %.6g\n", width, height, made.seconds * 1e3,
                 2e-12 * macs, 2e-12 * macs / made.seconds, sum);
   }

@@ -234,7 +234,15 @@ std::vector<std::vector<std::vector<float>>> ModelRunner::see(const model::Pictu
   for (int32_t begin = 0; begin < all.count(); begin += units) {
     tower_->run(begin, std::min(all.count(), begin + std::min(units, all.count())), *scratch_);
   }
-  const std::vector<float> values = tower_->take().values;
+  if (seen_ != nullptr) VOLLEY_CHECK(tower_->on_device(*seen_) == nullptr);
+  seen_ = tower_->take().values;
+  const std::vector<float>& values = *seen_;
+  // The device has the same ones, at their places.
+  std::vector<float> there(values.size() - 1);
+  const float* from = tower_->on_device(std::span(values).subspan(1));
+  VOLLEY_CHECK(from != nullptr && tower_->on_device(there) == nullptr);
+  device_->download(there.data(), from, there.size() * sizeof(float));
+  VOLLEY_CHECK(std::equal(there.begin(), there.end(), values.begin() + 1));
   std::vector<std::vector<std::vector<float>>> kinds(static_cast<size_t>(tower.kinds()));
   const int64_t tokens = int64_t{picture.width / side} * (picture.height / side);
   for (int64_t i = 0; i < tower.kinds() * tokens; ++i) {

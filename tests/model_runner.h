@@ -87,6 +87,7 @@ class ModelRunner {
   std::unique_ptr<model::KvMemory> kv_;
   std::optional<Arena> scratch_;
   std::unique_ptr<model::TowerPass> tower_;
+  std::shared_ptr<const std::vector<float>> seen_;  // by the tower, the last time
   Buffer page_table_memory_;
   TensorView page_table_;  // of the one sequence, for all cache groups
 };

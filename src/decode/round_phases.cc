@@ -108,8 +108,8 @@ void Round::verify(const Layout& layout) {
   commit(layout, pass, std::move(captures));
 }
 
-// Vectors that a prompt brings take the place of its rows of the embedding. Where no pinned memory was made for them,
-// as for a model without a tower, the host waits for a GPU's work before.
+// Vectors that a prompt brings take the place of its rows of the embedding. The device has those of the last picture.
+// Where no pinned memory was made for others, as for a model without a tower, the host waits for a GPU's work before.
 std::vector<model::AddedRows> Round::take_given(const Layout& layout, TensorView x) {
   const int64_t hidden = x.dim(1), layers = target_.spec().added_layers;
   int64_t rows = 0;
@@ -130,6 +130,10 @@ std::vector<model::AddedRows> Round::take_given(const Layout& layout, TensorView
     for (int64_t i = 0; i <= layers && !stream_.dry(); ++i) {
       const TensorView to = i == 0 ? x.rows(given.row, given.rows) : vectors.rows(i - 1, 1);
       const std::span<const float> from = given.vectors->vectors[static_cast<size_t>(i)];
+      if (const float* here = tower_ == nullptr ? nullptr : tower_->on_device(from)) {
+        device_.enqueue_copy(to.data, here, from.size_bytes());
+        continue;
+      }
       if (enqueued_ == nullptr || enqueued_->given.bytes() == 0) {
         device_.upload(to.data, from.data(), from.size_bytes());
         continue;

@@ -126,8 +126,8 @@ struct StepResults {
 
 // The answer to TakeSeen.
 struct Seen {
-  std::vector<float> vectors;  // [vectors of a token, tokens, hidden], as GivenRows has them
-  double seconds = 0;          // of the device, for the whole picture
+  std::shared_ptr<std::vector<float>> vectors;  // [vectors of a token, tokens, hidden], as GivenRows; not to be changed
+  double seconds = 0;                           // of the device, for the whole picture
 };
 
 // kResourceExhausted when memory for the request's sampling is missing; the slot is then clear.

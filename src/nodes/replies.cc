@@ -74,7 +74,8 @@ void fields(Fields& f, decode::StepResults& step) {
 }
 
 void fields(Fields& f, decode::Seen& seen) {
-  f.array(seen.vectors, kMostValues, "a picture's vectors");
+  if (seen.vectors == nullptr) seen.vectors = std::make_shared<std::vector<float>>();
+  f.array(*seen.vectors, kMostValues, "a picture's vectors");
   f.values(seen.seconds);
 }
 

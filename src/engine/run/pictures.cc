@@ -142,7 +142,7 @@ void Pictures::enqueued(const Piece& piece) {
   jobs_.front().next = piece.end;
 }
 
-Pictures::Made Pictures::made(std::vector<float> vectors, double seconds) {
+Pictures::Made Pictures::made(PictureVectors vectors, double seconds) {
   Job job = std::move(jobs_.front());
   jobs_.pop_front();
   const model::TowerUnits units = units_of(job.picture);
@@ -151,7 +151,7 @@ Pictures::Made Pictures::made(std::vector<float> vectors, double seconds) {
   if (seconds > 0) rate_ = macs / seconds;
   seconds_ += seconds;
   ++made_;
-  Made done = {job.hash, std::make_shared<const std::vector<float>>(std::move(vectors)), std::move(job.waiting)};
+  Made done = {job.hash, std::move(vectors), std::move(job.waiting)};
   keep(done.hash, done.vectors);
   return done;
 }

@@ -78,7 +78,7 @@ class Pictures {
     PictureVectors vectors;
     std::vector<RequestId> waiting;
   };
-  Made made(std::vector<float> vectors, double seconds);
+  Made made(PictureVectors vectors, double seconds);
 
   int64_t made_so_far() const { return made_; }
   int64_t hits() const { return hits_; }

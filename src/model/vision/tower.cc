@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "base/math.h"
@@ -240,6 +241,12 @@ void TowerPass::begin(const PictureView& picture) {
   grid_ = {picture.height / size, picture.width / size, spec.rules.merge_size};
   set_rows(grid_.patches());
   pieces_used_ = 0;
+  taken_.reset();
+  // The system takes milliseconds to make memory of megabytes. A thread does that beside the tower's work, if there is
+  // one to be had.
+  const auto values = static_cast<size_t>(spec.kinds() * (grid_.patches() / spec.merged()) * spec.out);
+  values_ = std::async(std::launch::async | std::launch::deferred,
+                       [values] { return std::make_shared<std::vector<float>>(values); });
   uploaded_->wait();
   upload(picture);
   uploaded_->set();
@@ -299,18 +306,26 @@ void TowerPass::run(int32_t begin, int32_t end, Arena& scratch) {
   const auto values = static_cast<size_t>(tower_.spec_.kinds() * tokens * tower_.spec_.out);
   if (is_complete()) device_.enqueue_download(host_out_.data(), out_.data(), values * sizeof(float));
   piece.end->set();
-  // The system takes milliseconds to make memory of megabytes, in which a GPU is at work.
-  if (is_complete()) values_ = std::vector<float>(values);
 }
 
 TowerPass::Vectors TowerPass::take() {
   VOLLEY_CHECK(is_complete());
-  Vectors taken = {std::move(values_)};
+  Vectors taken = {values_.get()};
   pieces_[pieces_used_ - 1].end->wait();
   for (size_t i = 0; i < pieces_used_; ++i) taken.seconds += pieces_[i].end->seconds_since(*pieces_[i].begin);
-  std::memcpy(taken.values.data(), host_out_.data(), taken.values.size() * sizeof(float));
+  std::memcpy(taken.values->data(), host_out_.data(), taken.values->size() * sizeof(float));
+  taken_ = taken.values;
   units_.reset();
   return taken;
+}
+
+const float* TowerPass::on_device(std::span<const float> values) const {
+  const auto taken = taken_.lock();  // while it lives nothing else is at its address
+  if (taken == nullptr) return nullptr;
+  const std::less_equal<> before;
+  if (!before(taken->data(), values.data())) return nullptr;
+  if (!before(values.data() + values.size(), taken->data() + taken->size())) return nullptr;
+  return static_cast<const float*>(out_.data()) + (values.data() - taken->data());
 }
 
 void TowerPass::set_largest() {

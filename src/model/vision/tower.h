@@ -2,6 +2,7 @@
 // of a picture's vectors depend on the picture and the weights alone.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -77,11 +78,14 @@ class TowerPass {
   void run(int32_t begin, int32_t end, Arena& scratch);
   bool is_complete() const { return units_ && next_ == units_->count(); }
   struct Vectors {
-    std::vector<float> values;  // [kinds, tokens, TowerSpec::out]
-    double seconds = 0;         // of the device, for all units
+    std::shared_ptr<std::vector<float>> values;  // [kinds, tokens, TowerSpec::out]; not to be changed
+    double seconds = 0;                          // of the device, for all units
   };
   // Waits for them. REQUIRES: is_complete().
   Vectors take();
+  // Where the device still has these values, a part of what take() returned last, for work that is enqueued before the
+  // next begin(). Null: they are elsewhere, or come from elsewhere.
+  const float* on_device(std::span<const float> values) const;
 
   // Takes the scratch memory of a largest picture. REQUIRES: the device's stream is dry.
   void run_dry(Arena& scratch);
@@ -114,7 +118,8 @@ class TowerPass {
   // Attention's plan for each unit's rows, which all layers share, and their memory.
   std::vector<ops::AttentionWork> plans_;
   std::optional<Arena> plan_memory_;
-  std::vector<float> values_;  // room for what take() returns
+  std::future<std::shared_ptr<std::vector<float>>> values_;  // room for what take() returns
+  std::weak_ptr<const std::vector<float>> taken_;            // that has the values of out_
   std::unique_ptr<Fence> uploaded_;
   struct Piece {
     std::unique_ptr<Fence> begin, end;
