@@ -122,6 +122,44 @@ TEST(ParseJson, BuildsWhatTheTextSays) {
   EXPECT_EQ(read_json(R"({"a":[[1],{"b":[2]}],"a":{"c":[3]}})").dump(), R"({"a":{"c":[3]}})");
 }
 
+// Long strings are read apart from the others.
+TEST(ParseJson, LongStringsAreWhatTheTextSays) {
+  const std::string letters(1 << 16, 'A'), mark = "\x7Fstring ", quoted = "\"" + letters + "\"";
+  const std::vector<std::string> texts = {
+      quoted,
+      "[" + quoted + ",\"b\" , " + quoted + " ]",
+      "{" + quoted + " : 1, \"b\": " + quoted + "}",
+      "{\"a\": [{\"b\": " + quoted + "}, -1e999], \"a\": {\"c\":" + quoted + "}}",
+      "[\"" + letters + "\\n\", \"" + letters + "\\\"\", \"" + letters + "\xC3\xA4\", " + quoted + "]",
+      "[\"" + mark + "0\", " + quoted + "]",
+      "[\"" + mark + "\", " + quoted + "]",
+      "[\"\\u007Fstring 0\", \"\\u007fstring x\", " + quoted + "]"};
+  for (const std::string& text : texts) {
+    nlohmann::json whole;
+    try {
+      whole = nlohmann::json::parse(text);
+    } catch (const nlohmann::json::out_of_range&) {
+      continue;  // below
+    }
+    EXPECT_EQ(std::get<nlohmann::json>(parse_json(text)), whole) << text.substr(0, 30);
+  }
+  EXPECT_EQ(std::get<nlohmann::json>(parse_json(texts[3]))["a"]["c"], letters);
+  for (const std::string& text : {"[" + quoted, "[" + quoted + ",]", "[" + quoted + " 1]", "[\"" + letters + "\n\"]",
+                                  "[" + quoted.substr(0, quoted.size() - 1)}) {
+    std::string message;
+    try {
+      (void)nlohmann::json::parse(text);
+    } catch (const nlohmann::json::exception& error) {
+      message = error.what();
+    }
+    const auto parsed = parse_json(text);
+    ASSERT_TRUE(std::holds_alternative<ApiError>(parsed)) << text.substr(0, 30);
+    EXPECT_NE(message, "");
+    EXPECT_NE(message.find(std::get<ApiError>(parsed).message.substr(28, 40)), std::string::npos)
+        << message.substr(0, 99);
+  }
+}
+
 TEST(Cut, KeepsEveryByteOfAValue) {
   const std::string object = R"( { "z" : 1.50 , "a":"x,}\"]" ,"l": [ 1, {"k": [2]} ] , "e":{}, "\u0061b": null } )";
   const auto members = object_members(object);
