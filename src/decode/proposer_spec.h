@@ -53,6 +53,7 @@ struct ProposerLoad {
   comm::Communicator* group = nullptr;
   int32_t slots = 0;          // rows of the slot table, the scrap slot's included
   int32_t longest_draft = 0;  // tokens that any drafter's pass proposes for a block
+  int32_t rows = 0;           // of a pass of the target at most
 };
 
 // Threads: immutable.

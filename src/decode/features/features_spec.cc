@@ -26,7 +26,6 @@ namespace {
 using families::ConfigFields;
 
 constexpr int64_t kPieceBytes = int64_t{16} << 20;  // of host memory that a copy from the device goes through
-constexpr int kPieces = 4;
 
 int64_t row_bytes_of(int64_t columns, int64_t value_bytes) {
   return round_up(16 + columns * value_bytes, int64_t{16});
@@ -99,19 +98,23 @@ class FeatureStream final : public Proposer {
  public:
   FeatureStream(Device& device, std::vector<int32_t> layers) : device_(device), layers_(std::move(layers)) {}
 
-  Status allocate(int64_t row_bytes, int32_t most_drafts) {
-    piece_rows_ = std::max<int64_t>(1, kPieceBytes / row_bytes);
-    for (Piece& piece : pieces_) {
-      VOLLEY_ASSIGN(piece.memory, device_.allocate_host(static_cast<size_t>(piece_rows_ * row_bytes)));
-    }
+  Status allocate(int32_t most_drafts) {
     VOLLEY_ASSIGN(zeros_, device_.allocate(static_cast<size_t>(std::max(1, most_drafts)) * sizeof(TokenId)));
     return {};
   }
 
-  void start(std::unique_ptr<Ring> ring) {
+  // Pieces for two passes: the device goes on while the rows of the pass before are written.
+  Status start(std::unique_ptr<Ring> ring, int32_t most_rows) {
     ring_ = std::move(ring);
-    for (Piece& piece : pieces_) piece.arrived = device_.make_fence();
+    const int64_t row_bytes = ring_->head().row_bytes;
+    piece_rows_ = std::clamp<int64_t>(kPieceBytes / row_bytes, 1, most_rows);
+    pieces_.resize(static_cast<size_t>(2 * divide_up(int64_t{most_rows}, piece_rows_)));
+    for (Piece& piece : pieces_) {
+      VOLLEY_ASSIGN(piece.memory, device_.allocate_host(static_cast<size_t>(piece_rows_ * row_bytes)));
+      piece.arrived = device_.make_fence();
+    }
     writer_ = std::thread([this] { write_pieces(); });
+    return {};
   }
 
   // What is under way is written before.
@@ -162,9 +165,9 @@ class FeatureStream final : public Proposer {
   Piece& free_piece() {
     std::unique_lock lock(mutex_);
     if (failure_.empty() && has_ended(ring_->head().reader)) failure_ = ring_->reader_ended();
-    changed_.wait(lock, [this] { return filled_ - written_ < kPieces || !failure_.empty(); });
+    changed_.wait(lock, [this] { return filled_ - written_ < std::ssize(pieces_) || !failure_.empty(); });
     if (!failure_.empty()) throw DeviceFault(failure_);
-    return pieces_[filled_ % kPieces];
+    return pieces_[static_cast<size_t>(filled_) % pieces_.size()];
   }
 
   void write_pieces() {
@@ -174,7 +177,7 @@ class FeatureStream final : public Proposer {
         changed_.wait(lock, [this] { return filled_ > written_ || ends_; });
         if (filled_ == written_) return;
         lock.unlock();
-        Piece& piece = pieces_[written_ % kPieces];
+        Piece& piece = pieces_[static_cast<size_t>(written_) % pieces_.size()];
         piece.arrived->wait();
         const bool good = write(piece);
         lock.lock();
@@ -216,7 +219,7 @@ class FeatureStream final : public Proposer {
   const std::vector<int32_t> layers_;
   std::unique_ptr<Ring> ring_;  // null on a dry device
   int64_t piece_rows_ = 0;
-  std::array<Piece, kPieces> pieces_;
+  std::vector<Piece> pieces_;
   Buffer zeros_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -245,7 +248,7 @@ class FeatureSpec final : public ProposerSpec {
       return unimplemented("Features are streamed by one rank: leave out --tensor-parallel-size.");
     }
     return make_proposer(load.device, facts_.feature_layers, load.target.spec().hidden, load.target.activation(), ring_,
-                         load.slots * load.longest_draft);
+                         load.slots * load.longest_draft, load.rows);
   }
 
  private:
@@ -256,14 +259,15 @@ class FeatureSpec final : public ProposerSpec {
 }  // namespace
 
 Result<std::unique_ptr<Proposer>> make_proposer(Device& device, std::vector<int32_t> layers, int64_t hidden,
-                                                DType dtype, const std::string& path, int32_t most_drafts) {
+                                                DType dtype, const std::string& path, int32_t most_drafts,
+                                                int32_t most_rows) {
   const int64_t columns = std::ssize(layers) * hidden;
   const auto value_bytes = static_cast<int64_t>(dtype_size(dtype));
   auto stream = std::make_unique<FeatureStream>(device, std::move(layers));
-  VOLLEY_RETURN_IF_ERROR(stream->allocate(row_bytes_of(columns, value_bytes), most_drafts));
+  VOLLEY_RETURN_IF_ERROR(stream->allocate(most_drafts));
   if (!device.stream().dry()) {
     VOLLEY_ASSIGN(auto ring, Ring::open(path, columns, value_bytes));
-    stream->start(std::move(ring));
+    VOLLEY_RETURN_IF_ERROR(stream->start(std::move(ring), most_rows));
   }
   return std::unique_ptr<Proposer>(std::move(stream));
 }

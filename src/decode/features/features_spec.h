@@ -5,7 +5,7 @@
 //
 // The reader makes the file (train/volley_train/stream.py): a page of int64 numbers (RingHead), then the rows, each
 // rounded up to 16 bytes: int32 token, slot, position, 0, then the features of the layers in their order, as the target
-// computes them. While the ring is full the engine stands still; a reader that has ended is an error. Rows that a
+// computes them. While the ring is full the engine soon stands still; a reader that has ended is an error. Rows that a
 // prefix cache has are not computed, so none are handed on: turn it off.
 #pragma once
 
@@ -31,10 +31,12 @@ struct RingHead {
   std::atomic<int64_t> writer{0};   // the engine's process; one ring has one
 };
 
-// Streams features of `layers`, each `hidden` values of `dtype`, into the ring at `path`. most_drafts: of a pass.
-// kNotFound, kDataLoss and kFailedPrecondition say what is wrong with the ring. The device must outlive it.
+// Streams features of `layers`, each `hidden` values of `dtype`, into the ring at `path`. most_drafts, most_rows: of a
+// pass; two passes' rows may wait for the ring before a step does. kNotFound, kDataLoss and kFailedPrecondition say
+// what is wrong with the ring. The device must outlive it.
 Result<std::unique_ptr<Proposer>> make_proposer(Device& device, std::vector<int32_t> layers, int64_t hidden,
-                                                DType dtype, const std::string& path, int32_t most_drafts);
+                                                DType dtype, const std::string& path, int32_t most_drafts,
+                                                int32_t most_rows);
 
 // Errors as decode::read_proposer().
 Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir);

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <thread>
@@ -36,7 +38,7 @@ struct World {
   ~World() { munmap(memory, bytes); }
 
   RingHead& head() { return *reinterpret_cast<RingHead*>(memory); }
-  auto make() { return make_proposer(*device, {1, 5}, kHidden, DType::kF32, path, 4); }
+  auto make(int32_t most_rows = 8) { return make_proposer(*device, {1, 5}, kHidden, DType::kF32, path, 4, most_rows); }
 
   void commit(Proposer& proposer, int32_t count) {
     std::vector<int32_t> ids(count), slots(count, 2), positions(count);
@@ -89,6 +91,22 @@ TEST(FeatureStream, EveryRowArrivesThroughARingThatIsSmallerThanAPass) {
   EXPECT_FALSE(world.make().ok()) << "a second engine would mix its rows with the first one's";
 }
 
+// Else a device stands still while rows are written.
+TEST(FeatureStream, TwoPassesEndBeforeTheirRowsAreWritten) {
+  constexpr int32_t kRows = 900'000;  // three pieces
+  World world(3);
+  auto proposer = world.make(kRows);
+  ASSERT_TRUE(proposer.ok()) << proposer.error().message;
+  std::atomic<int> passes = 0;
+  std::thread engine([&] {
+    for (; passes < 2; ++passes) world.commit(**proposer, kRows);
+  });
+  for (int i = 0; i < 600 && passes < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(passes, 2) << "nobody has read a row";
+  world.head().read = 1 << 30;  // the ring never fills again
+  engine.join();
+}
+
 TEST(FeatureStream, AReaderThatHasEndedIsASentence) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
@@ -108,7 +126,7 @@ TEST(FeatureStream, AFileThatIsNoRingIsRefused) {
   World world(2);
   world.head().magic = 7;
   EXPECT_EQ(world.make().error().code, ErrorCode::kDataLoss);
-  EXPECT_EQ(make_proposer(*world.device, {1}, kHidden, DType::kF32, world.folder.path() + "/none", 1).error().code,
+  EXPECT_EQ(make_proposer(*world.device, {1}, kHidden, DType::kF32, world.folder.path() + "/none", 1, 8).error().code,
             ErrorCode::kNotFound);
 }
 

@@ -547,11 +547,12 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
   size_t layer = models.target->kv_layers();
   for (const ResolvedDrafter& drafter : resolved.drafters) {
     const size_t layers = model::kv_shapes(drafter.facts().decoder).size();
-    VOLLEY_ASSIGN(std::unique_ptr<decode::Proposer> proposer,
-                  drafter.spec->load({device, drafter.checkpoint, *models.target, head_copy, drafter.numerics,
-                                      resolved.max_positions(), models.kv->layers(layer, layers), drafter.proposals,
-                                      draft_window, report, resolved.draft_window_mask, place.group,
-                                      resolved.max_num_seqs + 1, resolved.block_size - 1}));
+    VOLLEY_ASSIGN(
+        std::unique_ptr<decode::Proposer> proposer,
+        drafter.spec->load({device, drafter.checkpoint, *models.target, head_copy, drafter.numerics,
+                            resolved.max_positions(), models.kv->layers(layer, layers), drafter.proposals, draft_window,
+                            report, resolved.draft_window_mask, place.group, resolved.max_num_seqs + 1,
+                            resolved.block_size - 1, resolved.max_num_batched_tokens}));
     before += proposer->packed_bytes();
     models.drafters.push_back({std::move(proposer), layer, layers});
     layer += layers;
