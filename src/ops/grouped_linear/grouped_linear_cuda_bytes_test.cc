@@ -321,21 +321,24 @@ TEST(GroupedLinearCudaBytes, ACodeThatIsNanMakesTheSameOutputsNan) {
   }
 }
 
-// Both products in one kernel, of groups of one width and of two, give the bits of each product with bf16 weights.
+// Both products in one kernel, of groups of one width and of two, give the bits of each product with bf16 weights. With
+// 31 panels of gate and up, or of down, 16 rows have tiles of four panels, the last of three.
 TEST(GroupedLinearCudaBytes, InOneKernelGivesTheBitsOfTheWidenedWeights) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  constexpr int64_t kExperts = 16, hidden = 520, inner = 192;
-  for (const auto& [in, out] : {std::pair{kFormats[0], kFormats[0]}, {kFormats[0], kFormats[1]}}) {
-    for (Scales scales : {Scales::kBF16, Scales::kMixed}) {
-      const Codes up(in, kGateUp, scales, kExperts, 2 * inner, hidden);
-      const Codes back(out, kPlain, scales, kExperts, hidden, inner, 3);
-      const Experts gate_up = up.packed(device), down = back.packed(device);
-      const Experts plain_gate_up = up.packed(device, kBF16), plain_down = back.packed(device, kBF16);
-      for (int64_t rows : {1, 7, 16, 17, 40, 128}) {
-        SCOPED_TRACE(testing::Message() << format_name(out) << ", " << rows << " rows");
-        const std::vector<float> want = run_experts(device, plain_gate_up, plain_down, rows, false);
-        ASSERT_EQ(run_experts(device, gate_up, down, rows, true), want);
-        ASSERT_EQ(run_experts(device, gate_up, down, rows, false), want);
+  constexpr int64_t kExperts = 16;
+  for (const auto& [hidden, inner] : {std::pair<int64_t, int64_t>{520, 192}, {200, 992}, {1960, 72}}) {
+    for (const auto& [in, out] : {std::pair{kFormats[0], kFormats[0]}, {kFormats[0], kFormats[1]}}) {
+      for (Scales scales : {Scales::kBF16, Scales::kMixed}) {
+        const Codes up(in, kGateUp, scales, kExperts, 2 * inner, hidden);
+        const Codes back(out, kPlain, scales, kExperts, hidden, inner, 3);
+        const Experts gate_up = up.packed(device), down = back.packed(device);
+        const Experts plain_gate_up = up.packed(device, kBF16), plain_down = back.packed(device, kBF16);
+        for (int64_t rows : {1, 7, 16, 17, 40, 128}) {
+          SCOPED_TRACE(testing::Message() << format_name(out) << ", hidden " << hidden << ", " << rows << " rows");
+          const std::vector<float> want = run_experts(device, plain_gate_up, plain_down, rows, false);
+          ASSERT_EQ(run_experts(device, gate_up, down, rows, true), want);
+          ASSERT_EQ(run_experts(device, gate_up, down, rows, false), want);
+        }
       }
     }
   }

@@ -12,9 +12,9 @@ struct CodeExperts {
 
   template <typename Shape>
   static __device__ __forceinline__ void copy(const Ring& ring, RingWriter& writer, const Args& args, bool gate_up,
-                                              const GroupedTile& tile) {
+                                              const GroupedTile& tile, int warp) {
     copy_codes<Shape>(ring, writer, gate_up ? args.products.gate_up : args.products.down,
-                      gate_up ? args.gate_up : args.down, tile, 0);
+                      gate_up ? args.gate_up : args.down, tile, warp);
   }
   template <typename Shape, int kRows>
   static __device__ __forceinline__ void sum(const Ring& ring, RingReader& reader, const Args& args, bool gate_up,
@@ -25,24 +25,27 @@ struct CodeExperts {
   }
 };
 
-// One warp takes tiles and copies. A block has a warpgroup for each panel. With few rows it takes three panels of 4-bit
-// codes, for two reasons: a warpgroup that widens leaves two thirds of the issue slots to others, and four experts of
-// 2 x 2880 outputs then have 120 tiles of gate and up, nearly one for each multiprocessor. With more rows there are not
-// enough registers for three. For e4m3 two suffice: they widen faster than the codes arrive.
+// Codes are used up faster than one thread asks for copies: a block of three panels took 900 cycles whatever the
+// panels' warps did. With few rows three warps copy and one fetches x, for four panels; with more rows two and two, as
+// there are registers for no more.
 template <int kPanels, int kMaxRows, bool kBytes = false>
-using Shape = CodeShape<kPanels, kMaxRows, PanelEnd::kPlain, kBytes, 1>;
+struct Shape : CodeShape<kPanels, kMaxRows, PanelEnd::kPlain, kBytes, kMaxRows <= 16 ? 3 : 2> {
+  using Base = CodeShape<kPanels, kMaxRows, PanelEnd::kPlain, kBytes, kMaxRows <= 16 ? 3 : 2>;
+  static constexpr int kXThreads = kMaxRows <= 16 ? 32 : 64, kArrivals = 1 + kXThreads;
+  static constexpr int kThreads = Base::kConsumers + Base::kCopyWarps * 32 + kXThreads, kWarps = kThreads / 32;
+};
 
 }  // namespace
 
 void code_experts_tiles_cuda(Stream& stream, const CodeExpertsArgs& args, int64_t rows, int processors) {
   if (args.gate_up.bytes) {
     using Weights = CodeExperts<codes::Bytes>;
-    if (rows <= 16) return launch_experts<Shape<2, 16, true>, Weights, 16>(stream, args, processors);
+    if (rows <= 16) return launch_experts<Shape<4, 16, true>, Weights, 16>(stream, args, processors);
     return launch_experts<Shape<2, 64, true>, Weights, 16, 64>(stream, args, processors);
   }
   codes::with_reading(args.gate_up, [&](auto reading) {
     using Weights = CodeExperts<decltype(reading)>;
-    if (rows <= 16) return launch_experts<Shape<3, 16>, Weights, 16>(stream, args, processors);
+    if (rows <= 16) return launch_experts<Shape<4, 16>, Weights, 16>(stream, args, processors);
     launch_experts<Shape<2, 64>, Weights, 16, 64>(stream, args, processors);
   });
 }

@@ -32,7 +32,7 @@ template <typename Shape>
 __device__ __forceinline__ void copy_codes(const Ring& ring, RingWriter& writer, const GroupedArgs& args,
                                            const CodeKind& codes, const GroupedTile& tile, int warp) {
   using namespace hopper;
-  const int panels = min(Shape::kPanels, args.panels - tile.panel);
+  const int panels = tile.panels;
   const int panel_step = Shape::kBytes ? kMostByteBlock : 2 * codes.half_bytes();  // in a stage
   const int64_t panel_bytes = Shape::kBytes ? byte_block_at(args.k_blocks, codes.pairs_share)
                                             : static_cast<int64_t>(args.k_blocks) * panel_step;

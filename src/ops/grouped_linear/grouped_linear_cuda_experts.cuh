@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 
 #include "ops/grouped_linear/grouped_linear_cuda_tiles.cuh"
 
@@ -20,7 +21,7 @@ struct PlainExperts {
 
   template <typename Shape>
   static __device__ __forceinline__ void copy(const Ring& ring, RingWriter& writer, const Args& args, bool gate_up,
-                                              const GroupedTile& tile) {
+                                              const GroupedTile& tile, int warp) {
     copy_weights<Shape>(ring, writer, gate_up ? args.gate_up : args.down, tile);
   }
   template <typename Shape, int kRows>
@@ -67,9 +68,10 @@ struct QueueReader {
   }
 };
 
-// All threads that read a slot of the queue, lane by lane: those that multiply, and those that fetch rows.
+// All threads that read a slot of the queue: those that multiply, those that fetch rows, and one of each further warp
+// that copies weights.
 template <typename Shape>
-constexpr int kReaders = Shape::kConsumers + Shape::kXThreads;
+constexpr int kReaders = Shape::kConsumers + Shape::kXThreads + Shape::kCopyWarps - 1;
 
 __device__ inline ExpertsTile take(TileQueue& queue, QueueReader& at) {
   hopper::barrier_wait(&queue.full[at.slot], at.parity);
@@ -79,43 +81,77 @@ __device__ inline ExpertsTile take(TileQueue& queue, QueueReader& at) {
   return taken;
 }
 
-template <typename Shape>
-__device__ int tiles_across(const GroupedArgs& args) {
-  return (args.panels + Shape::kPanels - 1) / Shape::kPanels;
+__device__ inline int tiles_across(int panels, int each) {
+  return (panels + each - 1) / each;
 }
 
-template <typename Shape>
-__device__ ExpertsTile experts_tile(const ExpertsArgs& args, const GroupedWork& work, int t) {
-  const int experts = args.gate_up.experts, row_tiles = work.row_tiles[experts];
-  const int across = tiles_across<Shape>(args.gate_up), across_down = tiles_across<Shape>(args.down);
-  ExpertsTile taken = {};
-  taken.phase = Phase::kEnd;
-  const int down = t - row_tiles * across;
-  if (down >= row_tiles * across_down) return taken;
-  taken.phase = down < 0 ? Phase::kGateUp : Phase::kDown;
-  taken.tile =
-      tile_of<Shape::kPanels>(work, experts, down < 0 ? across : across_down, down < 0 ? t : down, &taken.row_tile);
-  return taken;
+// How many panels the tiles of a product have, up to kMost: of many tiles those with most panels cost least a panel, of
+// few those that give all blocks equal work. The time for a block of k is about that of the tile's panels and 1.25
+// more. The choice shows in no bit.
+template <int kMost>
+__device__ int panels_of_tiles(const GroupedArgs& args, int row_tiles) {
+  const int blocks = static_cast<int>(gridDim.x);
+  int best = 1, least = INT_MAX;
+  for (int panels = 1; panels <= kMost; ++panels) {
+    const int cost = tiles_across(row_tiles * tiles_across(args.panels, panels), blocks) * (4 * panels + 5);
+    if (cost <= least) {
+      best = panels;
+      least = cost;
+    }
+  }
+  return best;
 }
 
-// One thread: takes tiles, hands them to the others and copies their weights.
+// Both products' tiles, those of gate and up first.
+template <typename Shape>
+struct ExpertsTiles {
+  const ExpertsArgs& args;
+  const GroupedWork& work;
+  int row_tiles = work.row_tiles[args.gate_up.experts];
+  int up_panels = panels_of_tiles<Shape::kPanels>(args.gate_up, row_tiles);
+  int down_panels = panels_of_tiles<Shape::kPanels>(args.down, row_tiles);
+  int up_tiles = row_tiles * tiles_across(args.gate_up.panels, up_panels);
+  int tiles = up_tiles + row_tiles * tiles_across(args.down.panels, down_panels);
+
+  __device__ ExpertsTile at(int t) const {
+    ExpertsTile taken = {};
+    taken.phase = t >= tiles ? Phase::kEnd : t < up_tiles ? Phase::kGateUp : Phase::kDown;
+    if (taken.phase == Phase::kGateUp) taken.tile = tile_of(args.gate_up, work, up_panels, t, &taken.row_tile);
+    if (taken.phase == Phase::kDown) taken.tile = tile_of(args.down, work, down_panels, t - up_tiles, &taken.row_tile);
+    return taken;
+  }
+};
+
+// One thread: takes tiles, hands them to the others and copies its warp's part of their weights.
 template <typename Shape, typename Weights>
 __device__ void take_tiles(const Ring& ring, TileQueue& queue, const typename Weights::Args& args,
                            const GroupedWork& work, int first) {
   const ExpertsArgs& products = Weights::products(args);
+  const ExpertsTiles<Shape> tiles{products, work};
   RingWriter writer;
   QueueReader at;
   for (int t = first;;) {
-    const ExpertsTile taken = experts_tile<Shape>(products, work, t);
+    const ExpertsTile taken = tiles.at(t);
     hopper::barrier_wait(&queue.empty[at.slot], at.parity ^ 1);
     queue.tiles[at.slot] = taken;
     hopper::barrier_arrive(&queue.full[at.slot]);
     at.advance();
     if (taken.phase == Phase::kEnd) return;
-    Weights::template copy<Shape>(ring, writer, args, taken.phase == Phase::kGateUp, taken.tile);
+    Weights::template copy<Shape>(ring, writer, args, taken.phase == Phase::kGateUp, taken.tile, 0);
     // Taken only when its first stage is free, because another block may have room sooner.
     hopper::barrier_wait(&ring.empty[writer.stage], writer.parity);
     t = atomicAdd(products.dealt, 1);
+  }
+}
+
+// The first thread of each further warp that copies weights.
+template <typename Shape, typename Weights>
+__device__ void copy_tiles(const Ring& ring, TileQueue& queue, const typename Weights::Args& args, int warp) {
+  RingWriter writer;
+  for (QueueReader at;;) {
+    const ExpertsTile taken = take(queue, at);
+    if (taken.phase == Phase::kEnd) return;
+    Weights::template copy<Shape>(ring, writer, args, taken.phase == Phase::kGateUp, taken.tile, warp);
   }
 }
 
@@ -144,6 +180,24 @@ __device__ inline void panel_sync(int group) {
   asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
 }
 
+// Gives back the stages of a tile that has no panel for this warpgroup. One thread waits for them: no product holds the
+// warps together here, and one that lagged by a turn of the ring would wait for a phase that is over.
+template <typename Shape>
+__device__ __forceinline__ void pass_over(const Ring& ring, RingReader& reader, int group, int k_blocks) {
+#pragma unroll 1
+  for (int block = 0; block < k_blocks; ++block) {
+    if (threadIdx.x % 128 == 0) {
+      hopper::barrier_wait(&ring.full[reader.stage], reader.parity);
+      hopper::barrier_arrive(&ring.empty[reader.stage]);
+    }
+    if (++reader.stage == Shape::kStages) {
+      reader.stage = 0;
+      reader.parity ^= 1;
+    }
+  }
+  panel_sync(group);  // nobody waits for the next tile's stages sooner
+}
+
 template <typename Shape, typename Weights, int kRows>
 __device__ __forceinline__ void run_tile(const Ring& ring, RingReader& reader, const typename Weights::Args& own_args,
                                          const ExpertsTile& taken) {
@@ -152,12 +206,15 @@ __device__ __forceinline__ void run_tile(const Ring& ring, RingReader& reader, c
   const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int panel = tile.panel + group;
   const bool gate_up = taken.phase == Phase::kGateUp;
+  if (group >= tile.panels) {
+    return pass_over<Shape>(ring, reader, group, (gate_up ? args.gate_up : args.down).k_blocks);
+  }
   float sums[kRows / 2] = {};
   Weights::template sum<Shape, kRows>(ring, reader, own_args, gate_up, sums);
   if (!gate_up) return finish_panel<PanelEnd::kPlain, kRows>(args.down, tile, panel, warp, sums);
   finish_panel<PanelEnd::kGateUpQuick, kRows>(args.gate_up, tile, panel, warp, sums);
   panel_sync(group);  // all have written
-  if (threadIdx.x % 128 == 0 && panel < args.gate_up.panels) count_released(args.written + taken.row_tile);
+  if (threadIdx.x % 128 == 0) count_released(args.written + taken.row_tile);
 }
 
 // With the first of kRows that holds the tile's.
@@ -201,8 +258,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   cuda::launch_dependents();
 
   if (thread >= 0) {
+    constexpr int kCopyThreads = Shape::kCopyWarps * 32;
     if (thread == 0) take_tiles<Shape, Weights>(ring, queue, own_args, work, first);
-    if (thread >= 32) produce_rows<Shape>(ring, queue, args, thread - 32, sources);
+    if (thread > 0 && thread < kCopyThreads && thread % 32 == 0) {
+      copy_tiles<Shape, Weights>(ring, queue, own_args, thread / 32);
+    }
+    if (thread >= kCopyThreads) produce_rows<Shape>(ring, queue, args, thread - kCopyThreads, sources);
     return;
   }
   RingReader reader;
@@ -219,9 +280,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 template <typename Shape, typename Weights, int... kRows>
 void launch_experts(Stream& stream, const typename Weights::Args& args, int processors) {
   const ExpertsArgs& products = Weights::products(args);
-  const GroupedArgs& g = products.gate_up;
-  const auto across = [](const GroupedArgs& of) { return (of.panels + Shape::kPanels - 1) / Shape::kPanels; };
-  const cuda::Launch how = persistent_blocks<Shape>(g, across(g) + across(products.down), processors);
+  const int64_t across = products.gate_up.panels + products.down.panels;
+  const cuda::Launch how = persistent_blocks<Shape>(products.gate_up, across, processors);
   cuda::launch(experts_kernel<Shape, Weights, kRows...>, how, stream, args);
 }
 

@@ -125,11 +125,10 @@ TEST(GroupedLinearCuda, GraphServesWhatTheRoutingIs) {
   EXPECT_EQ(different.size(), 3u);
 }
 
-// Both products of experts of 4-bit codes in one kernel give the bits of each product with the widened weights.
-TEST(GroupedLinearCuda, CodesInOneKernelGiveTheBitsOfTheWidenedWeights) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  constexpr int64_t kExperts = 16, hidden = 520, inner = 200;
-  const auto weights = [&](int64_t n, int64_t k, LinearLayout layout, const WeightFormat& format, bool as_codes) {
+// Both products of experts of codes in one kernel give the bits of each product with the widened weights.
+void check_codes_in_one_kernel(Device& device, const WeightFormat& format, int64_t hidden, int64_t inner) {
+  constexpr int64_t kExperts = 16;
+  const auto weights = [&](int64_t n, int64_t k, LinearLayout layout, bool as_codes) {
     Experts w(device, kExperts, n, k, kBF16, layout);
     w.packed.format = format;
     const std::vector<WeightRows> parts = coded_parts(w.packed, !as_codes);
@@ -137,23 +136,32 @@ TEST(GroupedLinearCuda, CodesInOneKernelGiveTheBitsOfTheWidenedWeights) {
         std::move(pack_experts(device, parts, kExperts, k, as_codes ? format : WeightFormat(kBF16), layout)).value();
     return w;
   };
+  const Experts gate_up = weights(2 * inner, hidden, LinearLayout::kGateUp, true);
+  const Experts down = weights(hidden, inner, LinearLayout::kPlain, true);
+  const Experts plain_gate_up = weights(2 * inner, hidden, LinearLayout::kGateUp, false);
+  const Experts plain_down = weights(hidden, inner, LinearLayout::kPlain, false);
+  const DeviceTensor gate_up_bias(device, normal_values(kExperts * 2 * inner, 6)),
+      down_bias(device, normal_values(kExperts * hidden, 7));
+  for (int64_t rows : {1, 7, 16, 40, 128}) {
+    SCOPED_TRACE(testing::Message() << format_name(format) << ", hidden " << hidden << ", " << rows << " rows");
+    const End end = {.kind = EndKind::kClampedSwiGlu,
+                     .bias = gate_up_bias.view(kF32, {kExperts, 2 * inner}),
+                     .clamp = {1.702f, 7.0f}};
+    const End down_end = {.bias = down_bias.view(kF32, {kExperts, hidden})};
+    const std::vector<float> want = run_experts(device, plain_gate_up, plain_down, rows, false, end, down_end);
+    ASSERT_EQ(run_experts(device, gate_up, down, rows, true, end, down_end), want);
+    ASSERT_EQ(run_experts(device, gate_up, down, rows, false, end, down_end), want);
+  }
+}
+
+// Few panels: tiles of one or two. 31 panels of gate and up, or of down: with 16 rows tiles of four, the last of three.
+TEST(GroupedLinearCuda, CodesInOneKernelGiveTheBitsOfTheWidenedWeights) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (const WeightFormat& format : {kMxfp4Weights, kNvfp4Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 128, true),
                                      kInt4Minimums, kInt8Weights, kInt6Weights, kInt6Minimums, kInt8Minimums}) {
-    const Experts gate_up = weights(2 * inner, hidden, LinearLayout::kGateUp, format, true);
-    const Experts down = weights(hidden, inner, LinearLayout::kPlain, format, true);
-    const Experts plain_gate_up = weights(2 * inner, hidden, LinearLayout::kGateUp, format, false);
-    const Experts plain_down = weights(hidden, inner, LinearLayout::kPlain, format, false);
-    const DeviceTensor gate_up_bias(device, normal_values(kExperts * 2 * inner, 6)),
-        down_bias(device, normal_values(kExperts * hidden, 7));
-    for (int64_t rows : {1, 7, 16, 40, 128}) {
-      SCOPED_TRACE(testing::Message() << format_name(format) << ", " << rows << " rows");
-      const End end = {.kind = EndKind::kClampedSwiGlu,
-                       .bias = gate_up_bias.view(kF32, {kExperts, 2 * inner}),
-                       .clamp = {1.702f, 7.0f}};
-      const End down_end = {.bias = down_bias.view(kF32, {kExperts, hidden})};
-      const std::vector<float> want = run_experts(device, plain_gate_up, plain_down, rows, false, end, down_end);
-      ASSERT_EQ(run_experts(device, gate_up, down, rows, true, end, down_end), want);
-      ASSERT_EQ(run_experts(device, gate_up, down, rows, false, end, down_end), want);
+    for (const auto& [hidden, inner] : {std::pair<int64_t, int64_t>{520, 200}, {136, 984}, {1960, 72}}) {
+      check_codes_in_one_kernel(device, format, hidden, inner);
+      if (testing::Test::HasFatalFailure()) return;
     }
   }
 }

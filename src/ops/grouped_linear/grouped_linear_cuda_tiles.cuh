@@ -2,9 +2,9 @@
 // rows cost little tensor work. The kernel of a whole mixture (grouped_linear_cuda_experts.cuh) uses the same parts.
 //
 // A block stays on its multiprocessor and takes one tile after the other from the device's list. Its ring of stages
-// runs on from tile to tile: while the warpgroups that multiply finish one, the copies of the next are under way. One
-// thread copies blocks of weights; three warps fetch the rows of x, which lie anywhere, 16 bytes a lane. The
-// instruction's N is chosen for each tile by its number of rows, and changes no bit.
+// runs on from tile to tile: while the warpgroups that multiply finish one, the copies of the next are under way. A
+// thread of each copying warp copies blocks of weights; one to three warps fetch the rows of x, which lie anywhere, 16
+// bytes a lane. The instruction's N is chosen for each tile by its number of rows, and changes no bit.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct GroupedShape {
   static constexpr PanelEnd kEnd = kEnd_;
   static constexpr int kConsumers = kPanels * 128;  // a warpgroup a panel
   static constexpr int kCopyWarps = 1, kXThreads = 96;
-  static constexpr int kThreads = kConsumers + 128, kWarps = kThreads / 32;
+  static constexpr int kThreads = kConsumers + kCopyWarps * 32 + kXThreads, kWarps = kThreads / 32;
   // Many sums need more registers than an even share of 168: the warps that copy give up most of theirs.
   static constexpr bool kUnevenRegisters = kMaxRows > 128;
   static constexpr int kArrivals = 1 + kXThreads;  // arrivals that fill a stage
@@ -65,7 +65,7 @@ template <typename Shape>
 __device__ __forceinline__ void copy_weights(const Ring& ring, RingWriter& writer, const GroupedArgs& args,
                                              const GroupedTile& tile) {
   using namespace hopper;
-  const int panels = min(Shape::kPanels, args.panels - tile.panel);
+  const int panels = tile.panels;
   const int64_t panel_bytes = static_cast<int64_t>(args.k_blocks) * kBlockBytes;
   const uint8_t* from = args.weights + tile.expert * args.expert_bytes + tile.panel * panel_bytes;
   const uint64_t policy = tile.alone ? l2_evict_first() : l2_evict_normal();

@@ -17,15 +17,15 @@ struct GroupedWork {
 
 // Some rows of an expert, and some of its panels.
 struct GroupedTile {
-  int expert, panel, row, rows;  // first panel; first grouped row and how many
-  bool alone;                    // no other tile has these weights
+  int expert, panel, panels, row, rows;  // first panel and how many; first grouped row and how many
+  bool alone;                            // no other tile has these weights
 };
 
-// Tile `t` of those with `across` tiles of kPanels panels for each tile of rows. Tiles of the same weights are
-// neighbours, so that one of them reads from memory and the others from the cache. row_tile: which of all experts'.
-template <int kPanels>
-__device__ inline GroupedTile tile_of(const GroupedWork& work, int experts, int across, int t,
+// Tile `t` of those of `panels` panels each. Tiles of the same weights are neighbours, so that one of them reads from
+// memory and the others from the cache. row_tile: which of all experts'.
+__device__ inline GroupedTile tile_of(const GroupedArgs& args, const GroupedWork& work, int panels, int t,
                                       int* row_tile = nullptr) {
+  const int experts = args.experts, across = (args.panels + panels - 1) / panels;
   int expert = 0, end = experts;  // the last with row_tiles * across <= t
   while (end - expert > 1) {
     const int middle = (expert + end) / 2;
@@ -36,7 +36,8 @@ __device__ inline GroupedTile tile_of(const GroupedWork& work, int experts, int 
   const int rows = work.offsets[expert + 1] - begin, part = own % tiles;
   const int first = rows * part / tiles, last = rows * (part + 1) / tiles;
   if (row_tile != nullptr) *row_tile = work.row_tiles[expert] + part;
-  return {expert, own / tiles * kPanels, begin + first, last - first, tiles == 1};
+  const int panel = own / tiles * panels;
+  return {expert, panel, min(panels, args.panels - panel), begin + first, last - first, tiles == 1};
 }
 
 // All threads of a block of kWarps warps call it; they see the work afterwards.
@@ -72,7 +73,7 @@ __device__ __forceinline__ void for_tiles(const GroupedArgs& args, const Grouped
   const int across = (args.panels + kPanels - 1) / kPanels, count = work.row_tiles[args.experts] * across;
 #pragma unroll 1
   for (int t = static_cast<int>(blockIdx.x); t < count; t += static_cast<int>(gridDim.x)) {
-    run(tile_of<kPanels>(work, args.experts, across, t));
+    run(tile_of(args, work, kPanels, t));
   }
 }
 
