@@ -17,7 +17,8 @@ namespace {
 constexpr int kTableBits = 12;
 constexpr int kTableSize = 1 << kTableBits;
 constexpr size_t kPerHash = 64 / kTableBits;
-constexpr size_t kThreadCount = size_t{1} << 19;  // enough values to occupy a thread
+// Enough values to occupy a thread: an expert's matrix of 768 x 2048 occupies twelve.
+constexpr size_t kThreadCount = size_t{1} << 17;
 
 // x with P(standard normal < x) = p, 0.5 <= p < 1. Newton's method from 0: the distribution function is concave above
 // 0, so each step stays below the root and comes nearer.
