@@ -66,6 +66,7 @@ class ReadFiles {
     return found->picture;
   }
   void add(const Sha256& file, const PromptPicture& picture) {
+    if (picture.rgb->size() > kMostReadBytes) return;  // all others would go for nothing
     const std::lock_guard lock(mutex_);
     if (std::ranges::count(files_, file, &File::hash) > 0) return;  // another thread read it meanwhile
     bytes_ += picture.rgb->size();

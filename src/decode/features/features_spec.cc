@@ -104,17 +104,20 @@ class FeatureStream final : public Proposer {
   }
 
   // Pieces for two passes: the device goes on while the rows of the pass before are written.
-  Status start(std::unique_ptr<Ring> ring, int32_t most_rows) {
-    ring_ = std::move(ring);
-    const int64_t row_bytes = ring_->head().row_bytes;
+  Status allocate_pieces(int64_t row_bytes, int32_t most_rows) {
+    VOLLEY_CHECK_GE(most_rows, 1);
     piece_rows_ = std::clamp<int64_t>(kPieceBytes / row_bytes, 1, most_rows);
     pieces_.resize(static_cast<size_t>(2 * divide_up(int64_t{most_rows}, piece_rows_)));
     for (Piece& piece : pieces_) {
       VOLLEY_ASSIGN(piece.memory, device_.allocate_host(static_cast<size_t>(piece_rows_ * row_bytes)));
       piece.arrived = device_.make_fence();
     }
-    writer_ = std::thread([this] { write_pieces(); });
     return {};
+  }
+
+  void start(std::unique_ptr<Ring> ring) {
+    ring_ = std::move(ring);
+    writer_ = std::thread([this] { write_pieces(); });
   }
 
   // What is under way is written before.
@@ -266,8 +269,10 @@ Result<std::unique_ptr<Proposer>> make_proposer(Device& device, std::vector<int3
   auto stream = std::make_unique<FeatureStream>(device, std::move(layers));
   VOLLEY_RETURN_IF_ERROR(stream->allocate(most_drafts));
   if (!device.stream().dry()) {
+    // Before the ring: it belongs to the first engine that opens it, also to one that then has no memory.
+    VOLLEY_RETURN_IF_ERROR(stream->allocate_pieces(row_bytes_of(columns, value_bytes), most_rows));
     VOLLEY_ASSIGN(auto ring, Ring::open(path, columns, value_bytes));
-    VOLLEY_RETURN_IF_ERROR(stream->start(std::move(ring), most_rows));
+    stream->start(std::move(ring));
   }
   return std::unique_ptr<Proposer>(std::move(stream));
 }

@@ -31,9 +31,9 @@ struct RingHead {
   std::atomic<int64_t> writer{0};   // the engine's process; one ring has one
 };
 
-// Streams features of `layers`, each `hidden` values of `dtype`, into the ring at `path`. most_drafts, most_rows: of a
-// pass; two passes' rows may wait for the ring before a step does. kNotFound, kDataLoss and kFailedPrecondition say
-// what is wrong with the ring. The device must outlive it.
+// Streams features of `layers`, each `hidden` values of `dtype`, into the ring at `path`. most_drafts, most_rows: of
+// a pass, of which the second is at least 1; two passes' rows may wait in host memory before a step does. kNotFound,
+// kDataLoss and kFailedPrecondition say what is wrong with the ring. The device must outlive it.
 Result<std::unique_ptr<Proposer>> make_proposer(Device& device, std::vector<int32_t> layers, int64_t hidden,
                                                 DType dtype, const std::string& path, int32_t most_drafts,
                                                 int32_t most_rows);

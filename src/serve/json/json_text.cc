@@ -198,12 +198,18 @@ bool is_plain(std::string_view text) {
   return plain;
 }
 
-// Puts the long strings back, in whose places marks with their numbers stand.
+// Puts the long strings back, in whose places marks with their numbers stand. Without recursion, because read_json()
+// takes values of any depth.
 void put_back(const std::vector<std::string_view>& strings, std::string_view mark, nlohmann::json& value) {
-  if (auto* text = value.get_ptr<std::string*>()) {
-    if (text->starts_with(mark)) *text = strings.at(std::stoul(text->substr(mark.size())));
-  } else if (value.is_structured()) {
-    for (nlohmann::json& member : value) put_back(strings, mark, member);
+  std::vector<nlohmann::json*> left = {&value};
+  while (!left.empty()) {
+    nlohmann::json& one = *left.back();
+    left.pop_back();
+    if (auto* text = one.get_ptr<std::string*>()) {
+      if (text->starts_with(mark)) *text = strings.at(std::stoul(text->substr(mark.size())));
+    } else if (one.is_structured()) {
+      for (nlohmann::json& member : one) left.push_back(&member);
+    }
   }
 }
 
@@ -211,9 +217,8 @@ void put_back(const std::vector<std::string_view>& strings, std::string_view mar
 // letters that are values. Throws as above.
 nlohmann::json parse_any(std::string_view text) {
   constexpr size_t kLong = size_t{1} << 15;
-  constexpr std::string_view kMark =
-      "\x7F"
-      "string ";
+  // A single character, because a longer mark could be written with escapes. This one can be written in two ways alone.
+  constexpr std::string_view kMark = "\x7F";
   if (text.size() <= kLong || text.find(kMark) != text.npos || text.find("\\u007") != text.npos) {
     return parse_whole(text);  // a string could be a mark
   }

@@ -133,7 +133,9 @@ TEST(ParseJson, LongStringsAreWhatTheTextSays) {
       "[\"" + letters + "\\n\", \"" + letters + "\\\"\", \"" + letters + "\xC3\xA4\", " + quoted + "]",
       "[\"" + mark + "0\", " + quoted + "]",
       "[\"" + mark + "\", " + quoted + "]",
-      "[\"\\u007Fstring 0\", \"\\u007fstring x\", " + quoted + "]"};
+      "[\"\\u007Fstring 0\", \"\\u007fstring x\", " + quoted + "]",
+      "[\"\x7F\\u0030\", \"\x7F\", \"\\u007F9\", " + quoted + "]",
+      "[\"\x7Fstring\\u00200\", \"\x7Fstr\\u0069ng 9\", \"\x7Fstr\\u0069ng x\", " + quoted + "]"};
   for (const std::string& text : texts) {
     nlohmann::json whole;
     try {
@@ -148,7 +150,7 @@ TEST(ParseJson, LongStringsAreWhatTheTextSays) {
                                   "[" + quoted.substr(0, quoted.size() - 1)}) {
     std::string message;
     try {
-      (void)nlohmann::json::parse(text);
+      const auto whole = nlohmann::json::parse(text);  // GCC warns of a result that is cast to void
     } catch (const nlohmann::json::exception& error) {
       message = error.what();
     }
@@ -158,6 +160,14 @@ TEST(ParseJson, LongStringsAreWhatTheTextSays) {
     EXPECT_NE(message.find(std::get<ApiError>(parsed).message.substr(28, 40)), std::string::npos)
         << message.substr(0, 99);
   }
+}
+
+// What a model writes has no bound of depth.
+TEST(ReadJson, TakesAnyDepthBesideALongString) {
+  const std::string letters(1 << 16, 'A');
+  const auto read = read_json("[\"" + letters + "\", " + std::string(1000000, '[') + std::string(1000000, ']') + "]");
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_EQ(read[0], letters);
 }
 
 TEST(Cut, KeepsEveryByteOfAValue) {
