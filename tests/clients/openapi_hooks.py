@@ -20,6 +20,7 @@ CONSTRAINTS = [
     "grammar",
 ]
 LONGEST = 16  # tokens of an answer: what does not fit into the context is refused
+SOONEST = 60  # seconds of "timeout": a shorter one is a 504 on a busy machine, which a check takes for a fault
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -41,3 +42,6 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         if type(body.get(name)) is int and body[name] > LONGEST:
             body[name] = LONGEST
+    timeout = body.get("timeout")
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout < SOONEST:
+        body["timeout"] = SOONEST
