@@ -1,5 +1,6 @@
 #include "serve/api/metrics.h"
 
+#include <malloc.h>
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
@@ -445,6 +446,10 @@ std::string Metrics::text(const EngineInfo& info, const EngineStats& stats, cons
   add_phases(stats, snapshot);
   snapshot.counter("volley:log_lines_dropped_total", "Lines of the log that nobody took in time.",
                    static_cast<double>(others.dropped_log_lines));
+  const struct mallinfo2 heap = ::mallinfo2();
+  snapshot.gauge("volley:heap_bytes",
+                 "Allocated memory of the host. Resident memory counts freed memory and code, too.",
+                 heap.uordblks + heap.hblkhd);
   std::vector<MetricFamily> families = snapshot.take();
   std::vector<MetricFamily> own = state_->registry.Collect();
   families.insert(families.end(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));

@@ -277,5 +277,22 @@ volley:http_requests_total{path="other",status="404"} 1
 volley:http_connections 1)");
 }
 
+TEST(Metrics, HeapBytesAreWhatIsAllocated) {
+  const Metrics metrics("m");
+  const auto heap_bytes = [&] {
+    const std::string text = metrics.text({}, {}), name = "volley:heap_bytes{model_name=\"m\"} ";
+    return std::stod(text.substr(text.find(name) + name.size()));
+  };
+  if (heap_bytes() == 0) GTEST_SKIP() << "a sanitizer's malloc has no statistics";
+  constexpr double kSmall = 1 << 14, kLarge = 1 << 20;  // in a heap; at first a mapping of its own
+  for (const double size : {kSmall, kLarge}) {
+    const double before = heap_bytes();
+    std::vector<std::string> pieces(16, std::string(static_cast<size_t>(size), 'x'));
+    EXPECT_NEAR(heap_bytes() - before, 16 * size, size);
+    pieces = {};
+    EXPECT_NEAR(heap_bytes(), before, size);
+  }
+}
+
 }  // namespace
 }  // namespace volley::serve
