@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 import json
-import statistics
 from pathlib import Path
 from typing import Any
-
-
-def growth(samples: list[dict[str, float]]) -> float:
-    """Resident memory in the last tenth over that in the second one; 1 where there are too few samples to tell."""
-    if len(samples) < 20:
-        return 1.0
-    resident = [sample["resident"] for sample in samples]
-    tenth = len(resident) // 10
-    return statistics.median(resident[-tenth:]) / statistics.median(resident[tenth : 2 * tenth])
 
 
 def _percentiles(values: list[float]) -> str:
@@ -42,8 +32,9 @@ def _text(summary: dict[str, Any]) -> str:
     ]
     if samples:
         resident = [sample["resident"] / 2**20 for sample in samples]
-        lines.append(f"- resident memory: {resident[0]:.1f} MiB at the start, {max(resident):.1f} at most, {resident[-1]:.1f} at the end; "
-                     f"last tenth over second tenth {summary['growth']:.4f}")
+        lines.append(f"- resident memory: {resident[0]:.1f} MiB at the start, {max(resident):.1f} at most, {resident[-1]:.1f} at the end")
+        idle = [f"{allocated / 2**20:.3f} MiB" for allocated in summary["allocated"]]
+        lines.append(f"- allocated when nothing runs, after the first tenth and at the end: {', '.join(idle)}")
         lines.append(f"- descriptors: {max(sample['descriptors'] for sample in samples):.0f} at most")
     faults = summary["counts"].get("faults", 0)
     lines += ["", f"**{faults} faults**" if faults else "**Nothing lost, different or kept.**"]
@@ -59,8 +50,11 @@ def _plot(path: Path, summary: dict[str, Any]) -> None:
     samples = summary["samples"]
     at = [sample["at"] for sample in samples]
     figure, axes = plt.subplots(4, 1, figsize=(9, 10), sharex=True, layout="constrained")
-    axes[0].plot(at, [sample["resident"] / 2**20 for sample in samples])
-    axes[0].set_ylabel("resident memory, MiB")
+    for name in ("resident", "allocated"):
+        axes[0].plot(at, [sample[name] / 2**20 for sample in samples], label=name)
+    axes[0].set_ylabel("memory, MiB")
+    axes[0].set_ylim(bottom=0)
+    axes[0].legend()
     axes[1].plot(at, [sample["waiting"] for sample in samples], label="waiting")
     axes[1].plot(at, [sample["running"] for sample in samples], label="running")
     axes[1].set_ylabel("requests")
