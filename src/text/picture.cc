@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMostDecoding = int64_t{1} << 30;  // one picture of any size may be decoded
 constexpr int64_t kMostKept = int64_t{2} << 30;
-// Of files that were read before: a conversation sends its pictures with every turn.
+// The pixels of so many files are kept: a conversation sends its pictures with every turn.
 constexpr size_t kMostReadBytes = size_t{64} << 20, kMostReadFiles = 256;
 
 // Memory of pictures: what decoders take now, and the pixels that requests keep.

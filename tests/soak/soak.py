@@ -272,6 +272,8 @@ class Soak:
         if after["device_restarts_total"] != self.counts["processes killed"]:
             self.fault(f"{self.counts['processes killed']} processes were killed, {after['device_restarts_total']} restarts counted")
         allocated.append(after["heap_bytes"])
+        if allocated[1] == 0:
+            self.fault("heap_bytes is 0: a sanitizer's malloc counts nothing, so no leak can be seen")
         if allocated[1] > GROWTH * allocated[0]:
             self.fault(f"{allocated[1]:.0f} bytes are allocated when nothing runs; after the first tenth {allocated[0]:.0f}")
         self.server.process.send_signal(signal.SIGTERM)
