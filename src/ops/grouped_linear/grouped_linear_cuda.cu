@@ -269,13 +269,18 @@ GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
 
 namespace {
 
+int64_t packed_expert_bytes(const ExpertWeights& w) {
+  return is_codes(w.format) ? grouped_codes_expert_bytes(w.n, w.k, w.format, w.layout)
+                            : grouped_cuda_expert_bytes(w.n, w.k, w.format.code, w.layout);
+}
+
 // The arguments that the weights and the types decide.
 GroupedArgs weight_args(const ExpertWeights& w, TensorView x, TensorView y) {
   GroupedArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
   args.x = static_cast<const uint8_t*>(x.data);
   args.y = y.data;
-  args.expert_bytes = grouped_cuda_expert_bytes(w.n, w.k, w.format.code, w.layout);
+  args.expert_bytes = packed_expert_bytes(w);
   args.experts = static_cast<int>(w.experts);
   args.n = static_cast<int>(w.n);
   args.k = static_cast<int>(w.k);
@@ -291,8 +296,9 @@ GroupedArgs weight_args(const ExpertWeights& w, TensorView x, TensorView y) {
   return args;
 }
 
-void multiply_groups(Stream& stream, const GroupedArgs& args, LinearKernel kernel) {
+void multiply_groups(Stream& stream, const ExpertWeights& w, const GroupedArgs& args, LinearKernel kernel) {
   const GpuInfo& gpu = stream.gpu();
+  if (is_codes(w.format)) return multiply_code_groups(stream, {args, CodeKind(w.format)}, kernel);
   switch (kernel) {
     case LinearKernel::kTiles:
       return grouped_tiles_cuda(stream, args, grouped_tile_size(args.likely, args.spread), gpu.multiprocessors);
@@ -325,8 +331,7 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
 
 void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                          const GroupedCall& call, const End& end) {
-  if (is_codes(w.format)) return grouped_codes_cuda(stream, w, x, routing, y, call, end);
-  multiply_groups(stream, grouped_args(w, x, routing, y, call, end), grouped_cuda_kernel(stream.gpu(), w, x.dtype));
+  multiply_groups(stream, w, grouped_args(w, x, routing, y, call, end), grouped_cuda_kernel(stream.gpu(), w, x.dtype));
 }
 
 // The tile kernels read x and write y in pieces of 16 and 8 bytes.
@@ -339,7 +344,7 @@ void head_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, Tens
   args.rows = GroupedRows::kOut;
   args.routing_ready = true;  // there is none
   const bool aligned = args.x_step % 8 == 0 && args.y_step % 2 == 0;
-  multiply_groups(stream, args, aligned ? grouped_cuda_kernel(stream.gpu(), w, x.dtype) : LinearKernel::kPlain);
+  multiply_groups(stream, w, args, aligned ? grouped_cuda_kernel(stream.gpu(), w, x.dtype) : LinearKernel::kPlain);
 }
 
 void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, TensorView y,
@@ -374,9 +379,6 @@ bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& ro
   args.dealt = call.counters.as<int32_t>();
   args.written = args.dealt + 1;
   if (codes) {
-    const auto bytes = [](const ExpertWeights& w) { return grouped_codes_expert_bytes(w.n, w.k, w.format, w.layout); };
-    args.gate_up.expert_bytes = bytes(call.gate_up);
-    args.down.expert_bytes = bytes(call.down);
     code_experts_tiles_cuda(stream, {args, CodeKind(call.gate_up.format), CodeKind(call.down.format)}, routing.rows(),
                             gpu.multiprocessors);
   } else {

@@ -1,4 +1,4 @@
-// Experts of codes: packing, the choice of kernel, and the plain kernel on them.
+// Experts of codes: packing, and the plain kernel on them.
 #include <memory>
 
 #include "ops/grouped_linear/grouped_linear_cuda_codes.h"
@@ -16,7 +16,7 @@ __device__ float warp_sum(const GroupedCodeArgs& args, const uint8_t* weights, i
     float w = args.codes.bytes ? codes::widened_byte(weights, args.codes, packed, i, grouped.k)
                                : widened(weights, args.codes, packed, i, grouped.k);
     if (grouped.x_dtype == DType::kBF16) w = __bfloat162float(__float2bfloat16_rn(w));
-    sum = fmaf(cuda::load_float(grouped.x, grouped.x_dtype, x_row * grouped.k + i), w, sum);
+    sum = fmaf(cuda::load_float(grouped.x, grouped.x_dtype, x_row * grouped.x_step + i), w, sum);
   }
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lane);
@@ -61,12 +61,9 @@ Result<ExpertWeights> pack_code_experts(Device& device, std::span<const WeightRo
   return Result<ExpertWeights>(std::move(w));
 }
 
-void grouped_codes_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                        const GroupedCall& call, const End& end) {
-  GroupedCodeArgs args{grouped_args(w, x, routing, y, call, end), CodeKind(w.format)};
-  args.grouped.expert_bytes = grouped_codes_expert_bytes(w.n, w.k, w.format, w.layout);
+void multiply_code_groups(Stream& stream, const GroupedCodeArgs& args, LinearKernel kernel) {
   const GpuInfo& gpu = stream.gpu();
-  switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
+  switch (kernel) {
     case LinearKernel::kTiles:
       return grouped_codes_tiles_cuda(stream, args, grouped_tile_size(args.grouped.likely, args.grouped.spread),
                                       gpu.multiprocessors);

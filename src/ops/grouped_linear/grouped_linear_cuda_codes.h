@@ -7,20 +7,19 @@
 namespace volley::ops {
 
 struct GroupedCodeArgs {
-  GroupedArgs grouped;  // its expert_bytes counts codes
+  GroupedArgs grouped;
   CodeKind codes;
 };
 
 // The arguments of the kernel of both products.
 struct CodeExpertsArgs {
-  ExpertsArgs products;    // its expert_bytes counts codes
+  ExpertsArgs products;
   CodeKind gate_up, down;  // kinds of one format; for e4m3, groups may differ
 };
 
-// As grouped_linear(); the first chooses, and grouped_codes_tiles_cuda() leaves e4m3 and integers of more than 4
-// bits to grouped_bytes_tiles_cuda().
-void grouped_codes_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                        const GroupedCall& call, const End& end);
+// Grouped products, by the first with one of the kernels of the others. grouped_codes_tiles_cuda() leaves e4m3 and
+// integers of more than 4 bits to grouped_bytes_tiles_cuda().
+void multiply_code_groups(Stream& stream, const GroupedCodeArgs& args, LinearKernel kernel);
 void grouped_codes_tiles_cuda(Stream& stream, const GroupedCodeArgs& args, GroupedTileSize size, int processors);
 void grouped_bytes_tiles_cuda(Stream& stream, const GroupedCodeArgs& args, GroupedTileSize size, int processors);
 // rows: those of the pass, which bound an expert's.

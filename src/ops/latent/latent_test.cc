@@ -16,6 +16,7 @@
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_plan.h"
 #include "ops/device_for_test.h"
+#include "ops/grouped_linear/grouped_linear_testing.h"
 
 namespace volley::ops {
 namespace {
@@ -127,6 +128,54 @@ TEST(HeadLinear, MatchesTheOracle) {
         EXPECT_EQ(
             std::memcmp(alone.bytes.data(), y.bytes.data() + y.bytes.size() - alone.bytes.size(), alone.bytes.size()),
             0);
+      }
+    }
+  }
+}
+
+// A checkpoint's FP8 blocks stay codes where they lie along whole heads, as DeepSeek-V3's do.
+TEST(HeadLinear, MatchesTheOracleOnCodes) {
+  GPU_OR_SKIP();
+  const auto device = device_under_test(3);
+  for (const WeightFormat& format :
+       {kFp8Weights, WeightFormat(DType::kF8E4M3, 1, 64), WeightFormat(DType::kI4, 1, 32)}) {
+    for (const Product& p :
+         {Product{4, 1, 512, 128, 64, 0}, {3, 5, 128, 192, 0, 64}, {2, 40, 256, 72, 8, 3}, {2, 300, 128, 64, 64, 0}}) {
+      SCOPED_TRACE(format_name(format) + ", " + std::to_string(p.rows) + " rows");
+      ExpertWeights shape;
+      shape.experts = p.heads, shape.n = p.n, shape.k = p.k, shape.format = format;
+      const int64_t wide_x = p.k + p.more_x, wide_y = p.n + p.more_y;
+      Values x(*device, DType::kBF16, random_values(5, p.rows * p.heads * wide_x));
+      const auto product = [&](const WeightFormat& stored) {
+        const std::vector<WeightRows> parts = coded_parts(shape, stored == DType::kBF16);
+        const auto w = pack_experts(*device, parts, p.heads, p.k, stored, LinearLayout::kPlain);
+        EXPECT_TRUE(w.ok());
+        Values y(*device, DType::kBF16, std::vector<float>(static_cast<size_t>(p.rows * p.heads * wide_y), 7.0f));
+        head_linear(device->stream(), *w, x.view({p.rows, p.heads, wide_x}), y.view({p.rows, p.heads, wide_y}));
+        y.read();
+        return y;
+      };
+      const Values y = product(format);
+      if (kOnGpu) {
+        EXPECT_EQ(y.bytes, product(DType::kBF16).bytes);
+      }
+      const std::vector<WeightRows> values = coded_parts(shape, true);
+      std::vector<float> w(static_cast<size_t>(p.k));
+      for (int64_t h = 0; h < p.heads; ++h) {
+        for (int64_t j = 0; j < p.n; ++j) {
+          values[h].values(j, w.data());
+          for (int64_t r = 0; r < p.rows; ++r) {
+            const int64_t row = r * p.heads + h;
+            double sum = 0, magnitude = 0;
+            for (int64_t c = 0; c < p.k; ++c) {
+              const double product = double{x.at(row * wide_x + c)} * w[c];
+              sum += product;
+              magnitude += std::abs(product);
+            }
+            ASSERT_NEAR(y.at(row * wide_y + j), sum, 1e-6 * magnitude + std::ldexp(std::abs(sum), -8))
+                << row << ", " << j;
+          }
+        }
       }
     }
   }
