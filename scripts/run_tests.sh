@@ -2,7 +2,7 @@
 # Usage: run_tests.sh PRESET [--only REGEX]
 #   --only REGEX  the tests whose name or label matches, and no others are built
 # Builds and runs the tests of one CMake preset, then lists what was skipped and why. Appends "passed failed" to the
-# file that VOLLEY_TEST_TOTALS names, if any, so that a caller can add several runs up.
+# file that VOLLEY_TEST_TOTALS names, if any, so that a caller can add several runs up. VOLLEY_BUILD_ONLY: only builds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,6 +30,8 @@ if [ -n "$only" ]; then
 else
   ninja -C "$build" -j "$jobs"
 fi
+
+if [ -n "${VOLLEY_BUILD_ONLY:-}" ]; then exit; fi
 
 log=$build/tests.log
 status=0
