@@ -109,12 +109,15 @@ ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& p
   // The largest group size of the kernels for which each scale covers whole groups, and a rank's columns are whole
   // groups.
   const bool ends = coded.group > 0 && param.cuts_columns();
+  const auto cut = [&](int16_t group) { return param.columns % group != 0 || param.first_column % group != 0; };
   int16_t group = 128;
-  while (group > 16 && (coded.group % group != 0 || (ends && param.columns % group != 0))) group /= 2;
+  while (group > 16 && (coded.group % group != 0 || (ends && cut(group)))) group /= 2;
   const bool halves = coded.halves && device == DeviceKind::kCpu;
   const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros, coded.minimums, halves};
   const auto multiplies = param.is_stack() ? ops::experts_multiply_as_stored : ops::multiplies_as_stored;
-  if (!coded.scattered && multiplies(device, as_stored)) return as_stored;
+  // Columns that are no whole groups are refused (check_cut()); whole ones may begin inside a group.
+  const bool shifted = ends && param.columns % group == 0 && param.first_column % group != 0;
+  if (!coded.scattered && !shifted && multiplies(device, as_stored)) return as_stored;
   return bf16 ? DType::kBF16 : DType::kF32;
 }
 

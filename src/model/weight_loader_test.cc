@@ -108,6 +108,10 @@ TEST(CodedStorage, OfExpertsIsBytesOnCudaToo) {
   EXPECT_EQ(stored(blocks, kBF16, true), ops::WeightFormat(DType::kF8E4M3, 1, 64));
   down.columns = down.first_column = 96;
   EXPECT_EQ(stored(blocks, kBF16, true), kBF16);
+  // Columns that begin inside a block: its scale would not be that of the kernel's group.
+  down.columns = 128;
+  down.first_column = 48;
+  EXPECT_EQ(stored(blocks, kBF16, true), kBF16);
 }
 
 // Where outputs that share scales in the kernels' blocks do so in the checkpoint, too.

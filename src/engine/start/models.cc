@@ -270,16 +270,16 @@ Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const Resol
   }
   const ops::WeightFormat& target = models.target_numerics.storage;
   if (cpu && target.is_codes()) return target;
-  // Beside a checkpoint of codes the bf16 of a small drafter would be much of what a step reads. Where ranks cut inside
-  // a group, it stays.
-  const auto cut = [](const model::Param& param) {
-    return param.is_matrix() && param.cuts_columns() && param.columns % ops::kFp8Weights.group_k != 0;
+  // Where ranks cut inside a group of columns, the drafter stays as it is. On a GPU experts alone have groups.
+  const auto cut = [&](const model::Param& param) {
+    return ((cpu && param.is_matrix()) || param.is_experts()) && param.cuts_columns() &&
+           param.columns % ops::kFp8Weights.group_k != 0;
   };
-  const bool codes = !models.target_checkpoint->quantisation().empty() && plain.activation == DType::kBF16 &&
-                     std::ranges::none_of(params, cut);
-  if (cpu) return codes ? ops::kFp8Weights : plain.storage;
+  if (plain.activation != DType::kBF16 || std::ranges::any_of(params, cut)) return plain.storage;
+  // Beside a checkpoint of codes the bf16 of a small drafter would be much of what a step reads.
+  if (cpu) return models.target_checkpoint->quantisation().empty() ? plain.storage : ops::kFp8Weights;
   const bool fast = ops::linear_takes_fp8(models.device.kind, models.device.gpu) && fits_fp8_rows(params);
-  return fast && plain.activation == DType::kBF16 ? ops::kFp8Rows : plain.storage;
+  return fast ? ops::kFp8Rows : plain.storage;
 }
 
 void warn_of_widened(ResolvedModels& models) {

@@ -69,6 +69,7 @@ void linear_codes_cuda(Stream& stream, const LinearWeight& w, const Input& x, Te
   as_bf16.k = w.k;
   as_bf16.layout = w.layout;
   as_bf16.portable = w.portable;
+  as_bf16.plain = w.plain;
   switch (linear_cuda_kernel(stream.gpu(), as_bf16, x.values.dtype)) {
     case LinearKernel::kTiles:
       return linear_codes_tiles_cuda(stream, w, x.values, y, end,
