@@ -17,6 +17,7 @@ constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant
 constexpr const char* kRoleList = R"("system", "developer", "user", "assistant" or "tool")";
 
 constexpr std::string_view kTexts[] = {"text"};
+constexpr std::string_view kAnswers[] = {"text", "refusal"};
 constexpr PartTypes::LeftOut kPictures[] = {{"image_url", "image"}};
 // Types of parts with pictures, of all three APIs.
 constexpr std::string_view kPictureTypes[] = {"image_url", "input_image", "image"};
@@ -97,7 +98,8 @@ std::optional<ChatMessage> read_message(FieldReader& in, const json& message, st
   }
   const json& content = member_of(message, "content");
   if (!content.is_null() || out.role != "assistant") {
-    const PartTypes types{"messages", "Only text is supported.", kTexts,
+    const PartTypes types{"messages", "Only text is supported.",
+                          out.role == "assistant" ? std::span<const std::string_view>(kAnswers) : kTexts,
                           out.role == "tool" ? std::span(kPictures) : std::span<const PartTypes::LeftOut>(),
                           sees && (out.role == "tool" || out.role == "user") ? &out.pictures : nullptr};
     const auto read = [&](const json& part, const std::string& at, std::string& text) {
@@ -231,9 +233,8 @@ void read_template_fields(FieldReader& in, std::string_view body, Conversation& 
     variables.push_back("\"documents\":" + std::string(find_member(body, "documents")));
   }
   const json* kwargs = in.object("chat_template_kwargs");
-  if (!kwargs && chat.thinks) {
-    variables.push_back(std::string("\"enable_thinking\":") + (*chat.thinks ? "true" : "false"));
-  } else if (kwargs) {
+  if (chat.thinks) variables.push_back(std::string("\"enable_thinking\":") + (*chat.thinks ? "true" : "false"));
+  if (kwargs) {
     // Checked here because the template's error would name no field.
     for (const char* name : {"messages", "tools", "add_generation_prompt", "strftime_now"}) {
       if (!kwargs->contains(name)) continue;

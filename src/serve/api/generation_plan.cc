@@ -41,19 +41,33 @@ std::string context_is(const Engine& engine) {
          " tokens, but the prompt ";
 }
 
+// Claude Code finds these words and numbers: it then asks again for fewer tokens, or makes the conversation shorter.
+std::string message_too_long(const Engine& engine, const std::string& prompt) {
+  return "prompt is too long: " + prompt + " tokens > " + std::to_string(engine.info().max_model_len) + " maximum";
+}
+std::string answer_too_long(int64_t prompt, int64_t output, int64_t most) {
+  return "input length and `max_tokens` exceed context limit: " + std::to_string(prompt) + " + " +
+         std::to_string(output) + " > " + std::to_string(most) +
+         ", decrease input length or `max_tokens` and try again";
+}
+
 // Checks that the context holds the prompt and the requested output.
 std::optional<ApiError> check_length(const Engine& engine, const ApiRequest& request, size_t prompt_tokens) {
   const auto prompt = static_cast<int64_t>(prompt_tokens);
   const int64_t most = engine.info().max_model_len;
   const int64_t output = wanted_output(request);
   if (prompt + output <= most) return std::nullopt;
+  const std::string_view field = prompt_field(request);
+  if (request.is_message) {
+    return context_too_long(field, prompt < most ? answer_too_long(prompt, output, most)
+                                                 : message_too_long(engine, std::to_string(prompt)));
+  }
   const std::string start = context_is(engine) + "has " + std::to_string(prompt);
-  return context_too_long(prompt_field(request), request.max_tokens_given && output > 0
-                                                     ? start + " and the output may take " + std::to_string(output) +
-                                                           ". Shorten the prompt or ask for fewer tokens."
-                                                 : output > 0
-                                                     ? start + ", which leaves no room for output. Shorten the prompt."
-                                                     : start + ". Shorten the prompt.");
+  return context_too_long(field, request.max_tokens_given && output > 0
+                                     ? start + " and the output may take " + std::to_string(output) +
+                                           ". Shorten the prompt or ask for fewer tokens."
+                                 : output > 0 ? start + ", which leaves no room for output. Shorten the prompt."
+                                              : start + ". Shorten the prompt.");
 }
 
 // Tokenising megabytes takes seconds, so a text far too long is read only until that shows.
@@ -79,8 +93,10 @@ std::optional<ApiError> encode_prompt(const PlanContext& context, const ApiReque
     prompt.ids = std::move(*encoded);
   }
   if (limits.last_tokens == 0 && prompt.ids.size() > limits.max_tokens) {
-    return context_too_long(field, context_is(context.engine) + "has more than " + std::to_string(limits.max_tokens) +
-                                       ". Shorten the prompt.");
+    const std::string has = "more than " + std::to_string(limits.max_tokens);
+    return context_too_long(field, request.is_message
+                                       ? message_too_long(context.engine, has)
+                                       : context_is(context.engine) + "has " + has + ". Shorten the prompt.");
   }
   return std::nullopt;
 }

@@ -60,6 +60,7 @@ struct ApiRequest {
   GenerateRequest generate;            // all but the prompt, the choice index and the grammar of `tools`
   std::string grammar_field;           // the source of generate.grammar
   bool max_tokens_given = false;       // by the client; the context must then hold them
+  bool is_message = false;             // of /v1/messages, whose clients read Anthropic's words for lengths
   std::vector<std::string> bad_words;  // not yet tokenised
   int32_t thinking_tokens = -1;        // -1: unlimited
   int32_t truncate_prompt = 0;         // keep this many tokens at the end of a prompt; -1: as many as fit; 0: all

@@ -443,6 +443,16 @@ TEST_F(OpenAiRequest, NamesMistakesInInnerObjects) {
             std::vector<std::string>{"stream_options.obfuscation"});
 }
 
+// OpenAI's clients send an answer back as they got it.
+TEST_F(OpenAiRequest, ReadsRefusalsOfTheAssistant) {
+  const auto message = [](const char* role) {
+    return std::string(R"({"messages": [{"role": ")") + role +
+           R"(", "content": [{"type": "refusal", "refusal": "no"}]}]})";
+  };
+  EXPECT_EQ(good(raw_chat(message("assistant"))).chat.messages[0].content, "no");
+  EXPECT_EQ(bad(raw_chat(message("user"))).param, "messages");
+}
+
 TEST_F(OpenAiRequest, GivesVariablesToTheTemplate) {
   EXPECT_EQ(good(chat(R"("reasoning_effort": "low")")).chat.template_kwargs_json, R"({"reasoning_effort":"low"})");
   EXPECT_EQ(

@@ -1,4 +1,6 @@
 // Protects clients of Anthropic's Messages API: the model's view of their blocks, and answers, events and errors.
+#include <gmock/gmock.h>
+
 #include "serve/api/api_for_test.h"
 #include "serve/http/exchange.h"
 #include "serve/testing/built_answers.h"
@@ -42,6 +44,47 @@ TEST_F(ApiMessagesTest, AnswersAMessage) {
                                        {"cache_creation_input_tokens", 0},
                                        {"cache_read_input_tokens", 3},
                                        {"output_tokens", 11}}));
+}
+
+// Claude Code asks for 32,000 tokens at first, and finds in the refusal how many fit.
+TEST_F(ApiMessagesTest, LengthsAreRefusedInAnthropicsWords) {
+  json body = hello();
+  body["max_tokens"] = 2'000'000;
+  const auto sentence = [&] {
+    return answer(post(kMessagesPath, body.dump())).body().at("error").value("message", "");
+  };
+  const std::string most = std::to_string(engine_.info().max_model_len);
+  EXPECT_THAT(
+      sentence(),
+      testing::MatchesRegex("input length and `max_tokens` exceed context limit: [0-9]+ . 2000000 > " + most + ", .*"));
+  body["max_tokens"] = 1;
+  body["messages"][0]["content"] = std::string(engine_.info().max_model_len + 1, 'a');
+  EXPECT_THAT(sentence(), testing::MatchesRegex("prompt is too long: [0-9]+ tokens > " + most + " maximum"));
+  body["messages"][0]["content"] = std::string(3 * engine_.info().max_model_len, 'a');
+  EXPECT_THAT(sentence(), testing::MatchesRegex("prompt is too long: more than [0-9]+ tokens > " + most + " maximum"));
+}
+
+TEST_F(ApiMessagesTest, TheBillingLineIsNoPartOfThePrompt) {
+  json body = hello();
+  body["system"] = json::parse(R"([{"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1;"},
+                                   {"type": "text", "text": "Be brief."}])");
+  ask(body);
+  const std::string expected = prompt(engine_);
+  EXPECT_TRUE(expected.starts_with(R"([{"role":"system","content":"Be brief."},)")) << expected;
+  body["system"] = "x-anthropic-billing-header: cch=2;\nBe brief.";
+  ask(body);
+  EXPECT_EQ(prompt(engine_), expected);
+  body["system"] = "x-anthropic-billing-header: cch=3;";
+  ask(body);
+  EXPECT_TRUE(prompt(engine_).starts_with(R"([{"role":"user")")) << prompt(engine_);
+}
+
+TEST_F(ApiMessagesTest, ThinkingAndVariablesReachTheTemplateTogether) {
+  json body = hello();
+  body["thinking"] = {{"type", "disabled"}};
+  body["chat_template_kwargs"] = {{"a", 1}};
+  ask(body);
+  EXPECT_THAT(prompt(engine_), ::testing::HasSubstr(R"(|{"enable_thinking":false,"a":1}|)"));
 }
 
 TEST_F(ApiMessagesTest, BlocksBecomeTurns) {

@@ -1,5 +1,6 @@
 #include "serve/messages/messages_blocks.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -17,6 +18,9 @@ using nlohmann::json;
 constexpr std::string_view kTexts[] = {"text"};
 constexpr PartTypes::LeftOut kPictures[] = {{"image", "image"}, {"document", "document"}};
 constexpr std::string_view kSupported = "Only text, tools of the client's and thinking are supported.";
+// Claude Code's first line of instructions, for Anthropic's own accounts. It differs between conversations, so that
+// their prompts would have no prefix in common.
+constexpr std::string_view kBilling = "x-anthropic-billing-header:";
 
 class MessageReader {
  public:
@@ -226,6 +230,7 @@ bool read_system(FieldReader& in, const json& system, ChatTurns& turns) {
     return read_part(in, {"system", kSupported, kTexts}, block, where, none, out);
   };
   if (!read_parts(in, "system", system, "system", text, read_block)) return false;
+  if (text.starts_with(kBilling)) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
   if (!text.empty()) turns.system(text);
   return true;
 }

@@ -66,6 +66,7 @@ class Reader {
  private:
   void read_limits(bool to_count) {
     GenerateRequest& generate = out_.chat.generate;
+    out_.chat.is_message = true;
     out_.chat.max_tokens_given = in_.integer("max_tokens", 1, kMaxTokens, generate.max_tokens);
     if (!out_.chat.max_tokens_given && !to_count) {
       in_.fail(invalid_field("max_tokens", "\"max_tokens\" must say how many tokens the answer may have."));
