@@ -1,6 +1,7 @@
 #include "sched/fair_shares.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
@@ -97,9 +98,15 @@ FairShares::Tenant& FairShares::tenant_named(const std::string& name) {
   const auto found = tenants_.find(name);
   if (found != tenants_.end()) return found->second;
   // A new tenant is treated like one that was away for long, so those entries need not be kept.
-  std::erase_if(tenants_, [&](const auto& named) {
-    return named.second.requests == 0 && named.second.spent <= floor_ - credit_;
-  });
+  const auto away = [](const auto& named) { return named.second.requests == 0; };
+  std::erase_if(tenants_, [&](const auto& named) { return away(named) && named.second.spent <= floor_ - credit_; });
+  // Tenants that come once spend too little to move the floor. The one that spent least differs least from a new one.
+  if (std::ranges::count_if(tenants_, away) >= kMostAway) {
+    const auto spent = [&](const auto& named) {
+      return away(named) ? named.second.spent : std::numeric_limits<int64_t>::max();
+    };
+    tenants_.erase(std::ranges::min_element(tenants_, {}, spent));
+  }
   return tenants_[name];
 }
 

@@ -48,6 +48,7 @@ class FairShares {
  public:
   // A request counts for so many rows beside its prompt's, because other requests wait for its slot too.
   static constexpr int64_t kSlotRows = 16;
+  static constexpr ptrdiff_t kMostAway = 256;  // tenants without requests that are remembered
 
   explicit FairShares(int64_t credit) : credit_(credit) {}
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+
 namespace volley::sched {
 namespace {
 
@@ -168,6 +171,24 @@ TEST(FairShares, WhatWasGivenUpLeavesNoTrace) {
   serve(shares, 1, 600);
   EXPECT_EQ(shares.waiting(), 0);
   EXPECT_FALSE(shares.several_tenants());
+}
+
+// Otherwise each address that ever sent a request would be looked at in each step.
+TEST(FairShares, TenantsThatComeOnceAreForgotten) {
+  FairShares shares(1000);
+  shares.add(1, of("much"), 900);
+  serve(shares, 1, 900);
+  shares.remove(1);
+  for (RequestId id = 2; id < 3000; ++id) {
+    shares.add(id, of(std::to_string(id)), 100);
+    serve(shares, id, 100);
+    shares.remove(id);
+  }
+  std::set<std::string> known;
+  shares.for_each_tenant([&](const std::string& tenant, size_t) { known.insert(tenant); });
+  EXPECT_LE(std::ssize(known), FairShares::kMostAway + 1);
+  EXPECT_TRUE(known.contains("much")) << "who spent most is remembered";
+  EXPECT_TRUE(known.contains("2999"));
 }
 
 // Rows that the prefix cache has when a request starts are not held against later requests.
