@@ -11,6 +11,7 @@
 #include "families/generation.h"
 #include "model/output_head.h"
 #include "model/shard.h"
+#include "nodes/calls.h"
 #include "nodes/replies.h"
 #include "ops/attention/attention.h"
 #include "ops/choice/choice.h"
@@ -61,6 +62,20 @@ void limit_pictures(const EngineOptions& options, ResolvedModels& models) {
   most = std::min({most, kMostPicturePixels, std::min(most_tokens, int64_t{models.max_model_len} - 1) * square});
   rules.max_pixels = std::max(std::min(rules.max_pixels, most) / square, int64_t{1}) * square;
   rules.min_pixels = std::min(rules.min_pixels, rules.max_pixels);
+}
+
+// Where another process computes, a step sends the vectors of its pictures' rows in one call.
+Status check_picture_rows(const EngineOptions& options, const ResolvedModels& models) {
+  const std::optional<model::TowerSpec>& tower = models.target.decoder.tower;
+  if (!tower || (!options.restart_on_device_error && options.nnodes == 1)) return {};
+  constexpr int64_t kRest = int64_t{64} << 20;  // of the call
+  const int64_t vector_bytes = tower->kinds() * tower->out * static_cast<int64_t>(sizeof(float));
+  const int64_t most = (static_cast<int64_t>(nodes::kMostCallBytes) - kRest) / vector_bytes;
+  if (models.max_num_batched_tokens <= most) return {};
+  return invalid_argument("--max-num-batched-tokens is " + std::to_string(models.max_num_batched_tokens) +
+                          ": where another process computes (--restart-on-device-error, --nnodes), this model's "
+                          "pictures allow at most " +
+                          std::to_string(most) + ". Lower it, or use --language-model-only.");
 }
 
 Status open_checkpoints(const EngineOptions& options, ResolvedModels& models) {
@@ -482,6 +497,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica,
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
   limit_pictures(options, models);
   VOLLEY_RETURN_IF_ERROR(open_checkpoints(options, models));
+  VOLLEY_RETURN_IF_ERROR(check_picture_rows(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_numerics(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_attention(options, models));
   VOLLEY_RETURN_IF_ERROR(plan_models_memory(options, models));

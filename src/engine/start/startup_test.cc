@@ -172,6 +172,24 @@ TEST_F(Startup, QuantisedModelsOnTheCpu) {
   check(Quantization::kNone, Draft::kAuto, "fp8", "none");
 }
 
+// Qwen3-VL's row of a picture brings four vectors of 2,560 elements.
+TEST_F(Startup, PicturesOfAStepFitIntoOneCall) {
+  std::stringstream file;
+  file << std::ifstream("tests/data/published/qwen3_vl_4b_instruct.json").rdbuf();
+  const std::string text = file.str();
+  const size_t begin = text.find('{', text.find("\"config\"")), end = text.rfind('}');
+  fs::create_directories(root_ / "seeing");
+  std::ofstream(root_ / "seeing/config.json") << text.substr(begin, end - begin);
+  options_.model_dir = (root_ / "seeing").string();
+  options_.draft_dir.clear();
+  options_.speculation = Speculation::kOff;
+  options_.dummy_weights = 1;
+  options_.skip_tokenizer = true;
+  options_.max_num_batched_tokens = 30'000;
+  options_.restart_on_device_error = true;
+  EXPECT_MENTIONS(refusal(ErrorCode::kInvalidArgument), "pictures allow at most 24");
+}
+
 TEST_F(Startup, MemoryThatCannotHoldOneRequest) {
   options_.kv_pages = 4;
   EXPECT_MENTIONS(refusal(ErrorCode::kResourceExhausted), "--max-model-len");
