@@ -82,6 +82,7 @@ TEST_F(Ebnf, RepetitionsClassesAndEscapes) {
       {"[^a-c\\]-]", "-", false},
       {"[a-]", "-", true},
       {R"("\"\\\n\x41\u00e9")", "\"\\\nA\u00e9", true},
+      {R"("\a[\e\f]\0")", std::string_view("\a[\x1b\f]\0", 6), true},
       {"[α-ω日]+", "βω日", true},
       {"[α-ω日]+", "本", false},
       {". \"!\"", "日!", true},

@@ -427,6 +427,13 @@ impl Parser<'_> {
                 Some('n') => Some('\n'),
                 Some('r') => Some('\r'),
                 Some('t') => Some('\t'),
+                // These are xgrammar's.
+                Some('a') => Some('\x07'),
+                Some('b') => Some('\x08'),
+                Some('f') => Some('\x0c'),
+                Some('v') => Some('\x0b'),
+                Some('e') => Some('\x1b'),
+                Some('0') => Some('\0'),
                 Some(c) if !c.is_ascii_alphanumeric() => Some(c),
                 _ => None,
             }

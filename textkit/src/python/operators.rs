@@ -63,12 +63,14 @@ pub fn add_to(environment: &mut Environment<'static>) {
     }
 }
 
-/// Checks the value after `for`: the engine would accept None, too.
+/// Checks the value after `for`: the engine would accept None, too. A text becomes the list of its characters, because
+/// the engine does not tell a loop how many a text has, and `loop.last` needs that.
 fn iterable(value: &Value) -> Result<Value, Error> {
     match view(value) {
         View::None | View::Bool(_) | View::Int(_) | View::Wide | View::Float(_) => {
             Err(error(format!("'{}' object is not iterable", type_name(value))))
         }
+        View::Str(_) => iterate(value).map(list),
         _ => Ok(value.clone()),
     }
 }
