@@ -1,6 +1,7 @@
 #include "apps/chat/session.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <fstream>
 
@@ -110,11 +111,17 @@ void ChatSession::set(const std::string& rest) {
   }
 }
 
+// What the file held stays until all is written.
 void ChatSession::save(const std::string& path) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  const std::string made = path + ".being-saved";
+  errno = 0;
+  std::ofstream file(made, std::ios::binary | std::ios::trunc);
   file << conversation_file(conversation_, settings_);
   file.close();
-  say_(file ? "Saved to " + path + "." : path + " cannot be written.");
+  if (file && std::rename(made.c_str(), path.c_str()) == 0) return say_("Saved to " + path + ".");
+  const Error failed = write_error(path);
+  std::remove(made.c_str());
+  say_(failed.message);
 }
 
 void ChatSession::load(const std::string& path) {

@@ -218,6 +218,11 @@ TEST_F(Session, SavedConversationsAreLoaded) {
   take("/set seed default");
   EXPECT_EQ(take("/load " + path), "Loaded 2 messages.");
   EXPECT_EQ(conversation_file(session_.conversation(), session_.settings()), kept);
+  take("/clear");
+  std::filesystem::create_directory(path + ".being-saved");  // nothing can be written there
+  EXPECT_NE(take("/save " + path), "Saved to " + path + ".");
+  EXPECT_EQ(take("/load " + path), "Loaded 2 messages.") << "a write that fails leaves what was kept";
+  std::filesystem::remove(path + ".being-saved");
   std::filesystem::remove(path);
   EXPECT_FALSE(take("/load " + path).empty());
   EXPECT_EQ(session_.conversation().messages.size(), 2u);

@@ -80,6 +80,10 @@ Result<Endpoint> probe_endpoint(HttpClient* client, const std::string& url, cons
       {where, "", endpoint.headers}, [&](std::string_view bytes) { body += bytes; }, [&] { return !stopped(); });
   if (end.stopped) return Error{ErrorCode::kCancelled, "Interrupted."};
   if (!end.failure.empty()) return Error{ErrorCode::kUnavailable, where + " does not answer: " + end.failure + "."};
+  if (end.status == 401 || end.status == 403) {
+    return Error{ErrorCode::kUnavailable, where + " answers with status " + std::to_string(end.status) +
+                                              ": give one of its keys with --api-key or in VOLLEY_API_KEY."};
+  }
   const OrderedJson json = OrderedJson::parse(body, nullptr, false);
   const auto data = json.is_object() ? json.find("data") : json.end();
   if (end.status != 200 || data == json.end() || !data->is_array()) {

@@ -21,14 +21,14 @@ max_parallel_loading_workers max_seq_len_to_capture prefix_caching_hash_algo ray
 swap_space trust_remote_code use_tqdm_on_load use_v2_block_manager""".split())
 
 _Neutral = tuple[tuple[Any, ...], str]
-_TEXT_ONLY: _Neutral = ((None, {}), "models take text alone")
+_PICTURES: _Neutral = ((None, {}), "leave it out: max_picture_pixels bounds a picture")
 _IN_THE_FOLDER: _Neutral = ((None, {}), "write it into a copy of the model's config.json")
 _REVISION: _Neutral = ((None, "main"), "name the folder of that revision, which hf download --revision prints")
 
 # The values that ask for what is so anyway, and what to do instead of others.
 _NEUTRAL: dict[str, _Neutral] = {
     "additional_config": ((None, {}), "there is nothing else to configure"),
-    "allowed_local_media_path": ((None, ""), "models take text alone"),
+    "allowed_local_media_path": ((None, ""), "read the file and give its bytes"),
     "calculate_kv_scales": ((False,), "scales of an fp8 cache come from the checkpoint"),
     "chat_template": ((None,), "put it into the model's folder as chat_template.jinja"),
     "compilation_config": ((None, {}, 0), "nothing is compiled here: leave it out"),
@@ -46,13 +46,13 @@ _NEUTRAL: dict[str, _Neutral] = {
     "hf_overrides": _IN_THE_FOLDER,
     "kv_events_config": ((None,), "use volley serve --kv-events-config"),
     "kv_transfer_config": ((None,), "caches are not passed on"),
-    "limit_mm_per_prompt": _TEXT_ONLY,
+    "limit_mm_per_prompt": _PICTURES,
     "load_format": (("auto", "safetensors"), "use dummy_weights=SEED for random weights"),
     "logits_processors": ((None, []), "use logit_bias, bad_words or structured_outputs of SamplingParams"),
     "long_prefill_token_threshold": ((0,), "use target_step_ms"),
     "max_long_partial_prefills": ((1,), "use target_step_ms"),
     "max_num_partial_prefills": ((1,), "use target_step_ms"),
-    "mm_processor_kwargs": _TEXT_ONLY,
+    "mm_processor_kwargs": _PICTURES,
     "model_impl": (("auto", "vllm"), "there is one implementation of each family"),
     "model_loader_extra_config": ((None, {}), "use mmap"),
     "num_scheduler_steps": ((1,), "leave it out"),

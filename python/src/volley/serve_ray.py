@@ -101,7 +101,8 @@ class VolleyServer:
         line = self._server.stdout.readline()  # comes when the models are loaded
         found = re.search(r"https?://\S+", line)
         if not found:
-            raise RuntimeError(f"`volley serve {options}` ended with {self._server.wait()}; the replica's log says why")
+            # Without the options, which may hold a key.
+            raise RuntimeError(f"`volley serve` ended with {self._server.wait()}; the replica's log says why")
         self._url = found.group()
 
     async def __call__(self, request: Request) -> Response:
