@@ -66,7 +66,7 @@ test-web: build  ## the web page in Chromium; installs Node.js and Chromium if t
 	@scripts/run_web_tests.sh
 
 test-clients: build  ## OpenAI's clients for Python and Node.js, and generated requests, against the server
-	@scripts/run_client_tests.sh
+	@scripts/run_client_tests.sh $(PART)
 
 test-python: build  ## the Python package, built and installed below build/python, and the suite: types and tests
 	@status=0; scripts/run_python_tests.sh || status=1; scripts/run_suite_tests.sh || status=1; exit $$status
