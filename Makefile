@@ -65,7 +65,7 @@ test: setup  ## every test, in a release build; then which were skipped
 test-web: build  ## the web page in Chromium; installs Node.js and Chromium if they are missing
 	@scripts/run_web_tests.sh
 
-test-clients: build  ## OpenAI's clients for Python and Node.js, and generated requests, against the server
+test-clients: build  ## OpenAI's clients for Python and Node.js, and generated requests, against the server; PART=costs or others
 	@scripts/run_client_tests.sh $(PART)
 
 test-python: build  ## the Python package, built and installed below build/python, and the suite: types and tests
